@@ -1,0 +1,160 @@
+"""Record batches (format v2) as a broker handles them: by their 61-byte header, never record by record.
+
+`parse_header` reads a header wherever a batch begins and checks nothing but that 61 bytes are there.
+`check_batches` is what a broker demands of batches that a client sent, with Kafka's error for each fault.
+`stamp` and `stamp_append_time` write the few fields that belong to the broker, in place.
+
+Positions are always relative to the buffer that was given, so one request frame, one file block or one
+batch can be worked on without a copy.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from gapless.wire.errors import ErrorCode
+
+type_buffer = bytes | bytearray | memoryview
+
+HEADER_SIZE = 61
+"""Bytes of a batch before its first record."""
+
+PREFIX_SIZE = 12
+"""Base offset and length: the part that the length field itself does not count."""
+
+MAGIC = 2
+NO_PRODUCER_ID = -1
+NO_SEQUENCE = -1
+MAX_SEQUENCE = 2**31 - 1
+
+_MAGIC_POSITION = 16
+_CRC_POSITION = 17
+_CRC_START = 21  # the checksum covers everything from the attributes on
+_ATTRIBUTES_POSITION = 21
+_MAX_TIMESTAMP_POSITION = 35
+
+_COMPRESSION_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+
+_HEADER = Struct(">qiibIhiqqqhii")
+_PREFIX_AND_EPOCH = Struct(">qii")
+_CRC = Struct(">I")
+_ATTRIBUTES = Struct(">h")
+_TIMESTAMP = Struct(">q")
+
+
+class InvalidBatch(Exception):
+    """Batches that a broker must refuse; `code` is the error that Kafka gives for the fault."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class BatchHeader(NamedTuple):
+    """What a batch says of itself, and where it begins in the buffer it was parsed from."""
+
+    base_offset: int
+    size_bytes: int
+    leader_epoch: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+    position: int
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record; after 2^31-1 Kafka goes on with 0."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
+
+    @property
+    def compression(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 mean nothing."""
+        return self.attributes & _COMPRESSION_MASK
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def uses_log_append_time(self) -> bool:
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id > NO_PRODUCER_ID
+
+
+def parse_header(buffer: type_buffer, position: int) -> BatchHeader:
+    """Read the header that begins at `position`; whatever it claims is not judged here."""
+    if position < 0 or position + HEADER_SIZE > len(buffer):
+        raise InvalidBatch(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"a batch header needs {HEADER_SIZE} bytes, {max(0, len(buffer) - position)} are there",
+        )
+    (
+        base_offset, length, leader_epoch, _magic, crc, attributes, last_offset_delta, base_timestamp,
+        max_timestamp, producer_id, producer_epoch, base_sequence, record_count,
+    ) = _HEADER.unpack_from(buffer, position)  # fmt: skip
+    return BatchHeader(
+        base_offset, length + PREFIX_SIZE, leader_epoch, crc, attributes, last_offset_delta, base_timestamp,
+        max_timestamp, producer_id, producer_epoch, base_sequence, record_count, position,
+    )  # fmt: skip
+
+
+def is_intact(buffer: type_buffer, batch: BatchHeader) -> bool:
+    """Whether the batch lies whole in the buffer, has the one known magic, and its checksum is right."""
+    start, end = batch.position, batch.position + batch.size_bytes
+    if batch.size_bytes < HEADER_SIZE or end > len(buffer) or buffer[start + _MAGIC_POSITION] != MAGIC:
+        return False
+    return crc32c(memoryview(buffer)[start + _CRC_START : end]) == batch.crc
+
+
+def stamp(payload: memoryview | bytearray, batch: BatchHeader, base_offset: int, leader_epoch: int) -> BatchHeader:
+    """Give a batch its place in the log, in place: both fields lie outside its checksum."""
+    _PREFIX_AND_EPOCH.pack_into(
+        payload, batch.position, base_offset, batch.size_bytes - PREFIX_SIZE, leader_epoch
+    )
+    return BatchHeader(base_offset, batch[1], leader_epoch, *batch[3:])
+
+
+def stamp_append_time(payload: memoryview | bytearray, batch: BatchHeader, timestamp_ms: int) -> BatchHeader:
+    """Put the broker's time over the client's: sets the attribute, the maximum, and a new checksum."""
+    start, end = batch.position, batch.position + batch.size_bytes
+    attributes = batch.attributes | _LOG_APPEND_TIME
+    _ATTRIBUTES.pack_into(payload, start + _ATTRIBUTES_POSITION, attributes)
+    _TIMESTAMP.pack_into(payload, start + _MAX_TIMESTAMP_POSITION, timestamp_ms)
+    crc = crc32c(memoryview(payload)[start + _CRC_START : end])
+    _CRC.pack_into(payload, start + _CRC_POSITION, crc)
+    return batch._replace(crc=crc, attributes=attributes, max_timestamp=timestamp_ms)
+
+
+def check_batches(payload: memoryview) -> list[BatchHeader]:
+    """The headers of what a client sent for one partition, or `InvalidBatch` for the first fault in it."""
+    raise NotImplementedError
