@@ -1,0 +1,68 @@
+# Each target sets up what it needs and does nothing twice: what was done is remembered by stamp files, which are
+# older than the files that they depend on as soon as those change. Needs Python >= 3.11 and make, nothing else.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --quiet --disable-pip-version-check
+CHECKED := $(wildcard src tests tools benchmarks)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test bench lint format lock clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed jars/spark/.verified jars/kafka/.verified ## make .venv with the gapless command, fetch the jars
+
+demo: $(VENV)/.installed jars/spark/.verified ## the whole way of a record: broker, crash, Spark, proof
+	$(BIN)/gapless demo
+
+test: setup lint ## everything that CI runs: lint, types, tests
+	$(BIN)/python -m pytest
+
+bench: setup ## this broker and Apache Kafka in the same run
+	$(BIN)/python -m benchmarks
+
+lint: $(VENV)/.installed ## ruff and strict mypy
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/mypy $(CHECKED)
+
+format: $(VENV)/.installed ## let ruff lay out the code
+	$(BIN)/ruff check --fix $(CHECKED)
+	$(BIN)/ruff format $(CHECKED)
+
+lock: $(VENV)/.installed ## pin all dependencies anew, with hashes
+	$(BIN)/python tools/lock.py
+
+clean: ## remove all that `make` made
+	rm -rf $(VENV) jars build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/.created:
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found: install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is too old: Gapless needs Python 3.11 or newer, name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "make: $(PYTHON) cannot make virtual environments: install its venv package (Debian: apt install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+# No build isolation: what has no wheel is built with the tools pinned in requirements-build.lock and nothing else.
+$(VENV)/.locked: $(VENV)/.created requirements-build.lock requirements.lock
+	$(PIP) install --require-hashes --only-binary :all: -r requirements-build.lock
+	@echo "Installing dependencies (the first time takes some minutes: PySpark is 450 MB)"
+	$(PIP) install --require-hashes --no-build-isolation -r requirements.lock
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.locked pyproject.toml src/gapless/__init__.py
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.java: $(VENV)/.installed requirements-java.lock
+	@$(BIN)/python -m gapless.java >/dev/null 2>&1 || $(PIP) install --require-hashes --only-binary :all: -r requirements-java.lock
+	@$(BIN)/python -m gapless.java
+	@touch $@
+
+jars/%/.verified: $(VENV)/.java src/gapless/jars/ivy.xml src/gapless/jars/SHA256SUMS
+	$(BIN)/python -m gapless.jars $*
+	@touch $@

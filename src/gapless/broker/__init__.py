@@ -1,0 +1,1 @@
+"""The process: asyncio and real files around the core."""

@@ -1,0 +1,1 @@
+"""The `gapless` command: one file per command."""

@@ -1,0 +1,1 @@
+"""PySpark: from a topic to a table, against any Kafka."""

@@ -1,0 +1,1 @@
+"""The durable log on disk, and its twin in memory."""
