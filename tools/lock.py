@@ -26,7 +26,7 @@ def main() -> int:
     """Write the three lock files; stop at the first that cannot be resolved."""
     uv = Path(sys.executable).with_name("uv")
     for name, arguments in WANTED.items():
-        command = [uv, "pip", "compile", *OPTIONS, "--output-file", name, *arguments]
+        command: list[str | Path] = [uv, "pip", "compile", *OPTIONS, "--output-file", name, *arguments]
         if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
             print(f"lock: {name} was not written", file=sys.stderr)
             return 1

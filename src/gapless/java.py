@@ -19,10 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from gapless.errors import GaplessError
+
 OLDEST_VERSION = 17
 
 
-class JavaMissing(Exception):
+class JavaMissing(GaplessError):
     """No usable Java was found. The message says what to do."""
 
 

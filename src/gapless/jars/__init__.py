@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from gapless.errors import GaplessError
+
 HERE = Path(__file__).resolve().parent
 IVY_FILE = HERE / "ivy.xml"
 SUMS_FILE = HERE / "SHA256SUMS"
 
 
-class JarsMissing(Exception):
+class JarsMissing(GaplessError):
     """Jars are absent or not the pinned ones. The message says what to do."""
 
 
@@ -41,7 +43,7 @@ def pinned_sums(set_name: str) -> dict[str, str]:
 
 
 def jar_paths(set_name: str) -> list[Path]:
-    """The jars of a set, by name. Looks only at presence: their bytes were checked when they were retrieved."""
+    """The jars of a set, by name. Only presence is looked at: bytes were checked on retrieval."""
     folder = jars_folder() / set_name
     paths = [folder / name for name in sorted(pinned_sums(set_name))]
     if not paths or not all(path.is_file() for path in paths):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,7 @@ RETRIEVE_TIMEOUT_S = 1200
 
 def retrieve(set_name: str, into: Path) -> None:
     """Let Ivy fetch one set into a folder."""
-    command = [
+    command: list[str | Path] = [
         *(find_java().executable, "-jar", _ivy_jar(), "-warn", "-ivy", IVY_FILE, "-confs", set_name),
         # Maven calls OSGi jars "bundle". Sources and documentation are left behind.
         *("-types", "jar", "bundle", "-retrieve", f"{into}/[artifact]-[revision].[ext]"),
@@ -34,17 +35,21 @@ def retrieve(set_name: str, into: Path) -> None:
             command, capture_output=True, text=True, timeout=RETRIEVE_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise JarsMissing(f"no answer within {RETRIEVE_TIMEOUT_S} s: is the network there? try again") from None
+        raise JarsMissing(
+            f"no answer within {RETRIEVE_TIMEOUT_S} s: is the network there? try again"
+        ) from None
     if done.returncode != 0:
         output = (done.stdout + done.stderr).splitlines()
-        reasons = [line.strip() for line in output if "unresolved" in line or "FAILED" in line or "ERROR" in line]
+        reasons = [line.strip() for line in output if re.search("unresolved|FAILED|ERROR", line)]
         raise JarsMissing(f"Ivy could not retrieve them, try again: {'; '.join(reasons or output[-3:])}")
 
 
 def _ivy_jar() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise JarsMissing("pyspark, whose Ivy retrieves them, is not installed: run: pip install 'gapless[spark]'")
+        raise JarsMissing(
+            "pyspark, whose Ivy retrieves them, is not installed: run: pip install 'gapless[spark]'"
+        )
     found = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
     if not found:
         raise JarsMissing("this pyspark has no Ivy inside: run: pip install 'gapless[spark]'")
@@ -105,7 +110,9 @@ def record() -> str:
 def main() -> int:
     """Retrieve and check the sets that are named."""
     parser = argparse.ArgumentParser(prog="python -m gapless.jars", description="Retrieve the pinned jars.")
-    parser.add_argument("sets", nargs="*", metavar="SET", default=list(SETS), help="spark, kafka; default: both")
+    parser.add_argument(
+        "sets", nargs="*", metavar="SET", default=list(SETS), help="spark, kafka; default: both"
+    )
     parser.add_argument("--record", action="store_true", help="rewrite SHA256SUMS from what ivy.xml names")
     arguments = parser.parse_args()
     try:

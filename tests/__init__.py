@@ -1,0 +1,1 @@
+"""The tests, one folder per part. Their names are the promises that they check."""

@@ -1,0 +1,69 @@
+"""What all tests share: asking for a service that a machine may lack.
+
+`require("kcat")` skips the test with the reason where the service is missing, and fails it under CI=true:
+what CI does not run, nobody runs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+from gapless.errors import GaplessError
+from gapless.jars import jar_paths
+from gapless.java import find_java
+
+Require = Callable[[str], None]
+
+
+def _why_not_kcat() -> str | None:
+    return None if shutil.which("kcat") else "kcat is not installed (Debian: apt install kcat)"
+
+
+def _why_not_java() -> str | None:
+    try:
+        find_java()
+    except GaplessError as missing:
+        return str(missing)
+    return None
+
+
+def _why_not_jars(set_name: str) -> str | None:
+    try:
+        jar_paths(set_name)
+    except GaplessError as missing:
+        return str(missing)
+    return _why_not_java()
+
+
+def _why_not_spark() -> str | None:
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark is not installed: run: pip install 'gapless[spark]'"
+    return _why_not_jars("spark")
+
+
+SERVICES: dict[str, Callable[[], str | None]] = {
+    "kcat": _why_not_kcat,
+    "java": _why_not_java,
+    "spark": _why_not_spark,
+    "apache-kafka": lambda: _why_not_jars("kafka"),
+}
+
+
+@pytest.fixture(scope="session")
+def require() -> Require:
+    """`require(service)`: go on only where the service can be had."""
+
+    def check(service: str) -> None:
+        reason = SERVICES[service]()
+        if reason is None:
+            return
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI must run this test, but {reason}", pytrace=False)
+        pytest.skip(reason)
+
+    return check

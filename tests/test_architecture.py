@@ -1,0 +1,224 @@
+"""The shape of the project, checked: who imports whom, how long files are, what they must not mention.
+
+A new part of `gapless` must be given its rule in `MAY_IMPORT`, a longer file its reason in `LONG_FILES`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "gapless"
+
+# Who of ours may import whom of ours. A name with a dot is one module of a package and not the rest of it.
+EVERYBODY_MAY = {"errors", "__version__"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "java": set(),
+    "jars": {"java"},
+    "wire": set(),
+    "core": {"wire"},
+    "storage": {"core.log", "wire"},
+    "broker": {"core", "storage", "wire"},
+    "pipeline": {"jars", "java"},
+    "testing": {"jars", "java", "wire"},
+    "cli": {"pipeline", "testing", "wire", "java", "jars"},
+    "__main__": {"cli"},
+}
+# These know nothing of people and processes: not even the errors that are meant for them.
+IMPORT_NOTHING_ELSE = {"wire", "core"}
+# The commands that are the broker. All others must work against any Kafka.
+BROKER_COMMANDS = {"cli.up"}
+
+# The core is driven by a simulator: whatever is not a function of its inputs would make a run unrepeatable.
+NOT_IN_CORE = {
+    *("asyncio", "concurrent", "multiprocessing", "queue", "selectors", "sched", "signal", "threading"),
+    *("fcntl", "glob", "io", "mmap", "os", "pathlib", "shutil", "socket", "ssl", "subprocess", "tempfile"),
+    *("datetime", "random", "secrets", "time", "importlib", "logging"),
+}
+NOT_CALLED_IN_CORE = {"hash", "id", "open", "print", "input", "__import__", "exec", "eval"}
+
+BASE_LIBRARIES = {"confluent_kafka", "cramjam", "crc32c", "kafka", "rich", "typer", "uvloop"}
+SPARK_LIBRARIES = {"delta", "numpy", "pandas", "py4j", "pyarrow", "pyspark"}
+MAY_USE_SPARK = {"pipeline"}
+
+MAX_LINES = 600
+LONG_FILES: dict[str, str] = {}  # path: why it is one thing and cannot well be two
+
+# Addresses of package registries, and paths of whoever's machine it was written on.
+MUST_NOT_MENTION = re.compile(
+    r"pypi\.org|pythonhosted\.org|repo1?\.maven\b|maven\.apache\.org/maven2|artifactory|nexus\.|index-url=\S"
+    r"|(?<![\w.$~/-])/(?:work|root|home/\w+|Users/\w+)/"
+)
+
+
+class Import(NamedTuple):
+    """One import statement: `name` is dotted and absolute."""
+
+    path: Path
+    line: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.line} imports {self.name}"
+
+
+@cache
+def project_files() -> tuple[Path, ...]:
+    """All that is or would be committed."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    paths = (ROOT / name for name in listed.split("\0") if name)
+    return tuple(sorted(path for path in paths if path.is_file()))
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def sources(part: str = "") -> list[Path]:
+    """Python files of the package, or of one of its parts."""
+    below = PACKAGE / part
+    return [path for path in project_files() if path.suffix == ".py" and path.is_relative_to(below)]
+
+
+def module_name(path: Path) -> str:
+    """Dotted name below `gapless`: `core.log`, `cli`, and `` for the package itself."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part_of(path: Path) -> str:
+    return module_name(path).partition(".")[0]
+
+
+def imports_of(path: Path) -> Iterator[Import]:
+    """Every import anywhere in a file, also inside functions and under TYPE_CHECKING."""
+    package = ["gapless", *path.relative_to(PACKAGE).parts[:-1]]
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(path, node.lineno, alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *filter(None, [node.module])])
+            for alias in node.names:
+                yield Import(path, node.lineno, f"{module}.{alias.name}")
+
+
+def own_imports(path: Path) -> Iterator[tuple[Import, str]]:
+    """Imports of ours, with the name below `gapless`."""
+    for found in imports_of(path):
+        if found.name == "gapless" or found.name.startswith("gapless."):
+            yield found, found.name.removeprefix("gapless").removeprefix(".")
+
+
+def covers(allowed: set[str], name: str) -> bool:
+    return any(name == entry or name.startswith(f"{entry}.") for entry in allowed)
+
+
+def allowed_imports(path: Path) -> set[str]:
+    part = part_of(path)
+    allowed = MAY_IMPORT[part] | {part}
+    if part not in IMPORT_NOTHING_ELSE:
+        allowed |= EVERYBODY_MAY
+    if module_name(path) in BROKER_COMMANDS:
+        allowed |= {"broker", "core", "storage"}
+    return allowed
+
+
+def test_every_part_has_a_rule() -> None:
+    parts = {part_of(path) for path in sources()} - {""}
+    assert parts <= MAY_IMPORT.keys(), "give the new part its line in MAY_IMPORT"
+
+
+def test_imports_go_in_one_direction() -> None:
+    wrong = [
+        str(found)
+        for path in sources()
+        for found, name in own_imports(path)
+        if not covers(allowed_imports(path) if part_of(path) else set(), name)
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("part", ["client", "pipeline", "audit"])
+def test_what_runs_against_any_kafka_knows_nothing_of_the_broker(part: str) -> None:
+    allowed = MAY_IMPORT.get(part, set())
+    assert not allowed & {"core", "storage", "broker", "testing", "cli"}
+
+
+def imports_from(paths: list[Path], libraries: set[str]) -> list[str]:
+    return [
+        str(found)
+        for path in paths
+        for found in imports_of(path)
+        if found.name.partition(".")[0] in libraries
+    ]
+
+
+def calls(path: Path, names: set[str]) -> Iterator[str]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+            yield f"{path.relative_to(ROOT)}:{node.lineno} calls {node.func.id}()"
+
+
+def test_the_core_has_no_io_no_clock_and_no_chance() -> None:
+    assert not imports_from(sources("core"), NOT_IN_CORE)
+    assert not [call for path in sources("core") for call in calls(path, NOT_CALLED_IN_CORE)]
+
+
+def test_the_core_uses_no_libraries() -> None:
+    assert not imports_from(sources("core"), BASE_LIBRARIES | SPARK_LIBRARIES)
+
+
+def test_spark_is_used_only_by_what_needs_its_extra() -> None:
+    without_spark = [path for path in sources() if part_of(path) not in MAY_USE_SPARK]
+    assert not imports_from(without_spark, SPARK_LIBRARIES)
+
+
+def test_only_declared_libraries_are_used() -> None:
+    known = BASE_LIBRARIES | SPARK_LIBRARIES | sys.stdlib_module_names | {"gapless"}
+    used = {found.name.partition(".")[0] for path in sources() for found in imports_of(path)}
+    assert used <= known
+
+
+def test_every_source_file_opens_by_saying_what_it_is_for() -> None:
+    assert not [str(path.relative_to(ROOT)) for path in sources() if not ast.get_docstring(tree(path))]
+
+
+def test_files_stay_short_enough_to_be_read() -> None:
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in project_files()
+        if path.suffix == ".py"
+    }
+    long = {name: lines for name, lines in lengths.items() if lines > MAX_LINES}
+    assert long.keys() == LONG_FILES.keys(), f"split, or justify in LONG_FILES: {long}"
+
+
+def test_no_file_names_a_registry_or_a_machine() -> None:
+    wrong = []
+    for path in project_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            if MUST_NOT_MENTION.search(line) and path != Path(__file__).resolve():
+                wrong.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+    assert not wrong
