@@ -1,0 +1,121 @@
+"""One broker for the session, every client in front of it, and topics that no two tests share."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from .admins import Admin
+from .admins.aio import AiokafkaAdmin
+from .admins.confluent import ConfluentAdmin
+from .admins.java import JavaAdmin
+from .admins.kafka_python import KafkaPythonAdmin
+from .clients import Client
+from .clients.aio import Aiokafka
+from .clients.confluent import Confluent
+from .clients.java import JavaClient
+from .clients.kafka_python import KafkaPython
+from .clients.kcat import Kcat
+from .jvm import java_machine, kafka_3_9_jars, kafka_4_3_jars
+from .peers import Peer, running_peer
+
+CLIENTS = ("confluent", "kafka-python", "aiokafka", "kcat", "java-4.3", "java-3.9")
+ADMINS = ("confluent", "kafka-python", "aiokafka", "java-4.3", "java-3.9")
+
+NewTopic = Callable[..., str]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--peer",
+        default=os.environ.get("GAPLESS_COMPAT_PEER", "embedded"),
+        help="whom tests/compat talk to: embedded, apache, or HOST:PORT",
+    )
+
+
+@pytest.fixture(scope="session")
+def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    # Without the option when `tests` is run as a whole: pytest reads it only from folders named to it.
+    name = request.config.getoption("--peer", os.environ.get("GAPLESS_COMPAT_PEER", "embedded"))
+    with running_peer(name, tmp_path_factory.mktemp("peer")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def bootstrap(peer: Peer) -> str:
+    return peer.bootstrap
+
+
+@pytest.fixture(scope="session")
+def java_4_3() -> Iterator[Any]:
+    with java_machine(kafka_4_3_jars()) as jvm:
+        yield jvm
+
+
+@pytest.fixture(scope="session")
+def java_3_9() -> Iterator[Any]:
+    with java_machine(kafka_3_9_jars()) as jvm:
+        yield jvm
+
+
+@pytest.fixture(scope="session")
+def make_client(request: pytest.FixtureRequest, bootstrap: str) -> Callable[[str], Client]:
+    """A client by its name. Java's virtual machines start when they are first asked for."""
+
+    def make(name: str) -> Client:
+        if name == "java-4.3":
+            return JavaClient(name, request.getfixturevalue("java_4_3"), bootstrap)
+        if name == "java-3.9":
+            return JavaClient(name, request.getfixturevalue("java_3_9"), bootstrap)
+        kinds = {kind.name: kind for kind in (Confluent, KafkaPython, Aiokafka, Kcat)}
+        return kinds[name](bootstrap)
+
+    return make
+
+
+@pytest.fixture(params=CLIENTS)
+def client(request: pytest.FixtureRequest, make_client: Callable[[str], Client]) -> Client:
+    return make_client(request.param)
+
+
+@pytest.fixture(params=ADMINS)
+def admin(request: pytest.FixtureRequest, bootstrap: str) -> Iterator[Admin]:
+    made: Admin
+    if request.param.startswith("java"):
+        machine = request.getfixturevalue(request.param.replace("-", "_").replace(".", "_"))
+        made = JavaAdmin(JavaClient(request.param, machine, bootstrap), bootstrap)
+    else:
+        kinds = {kind.name: kind for kind in (ConfluentAdmin, KafkaPythonAdmin, AiokafkaAdmin)}
+        made = kinds[request.param](bootstrap)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def reader(bootstrap: str) -> Confluent:
+    """The client that looks at what is there, where the test is not about reading."""
+    return Confluent(bootstrap)
+
+
+@pytest.fixture(scope="session")
+def topic_name() -> Callable[[], str]:
+    """Names that no other test of this session, nor an earlier session on the same broker, has used."""
+    numbers = itertools.count()
+    return lambda: f"compat-{os.getpid()}-{next(numbers)}"
+
+
+@pytest.fixture(scope="session")
+def new_topic(bootstrap: str, topic_name: Callable[[], str]) -> NewTopic:
+    """Make a topic and tell its name."""
+    maker = ConfluentAdmin(bootstrap)
+
+    def make(partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
+        topic = topic_name()
+        maker.create_topic(topic, partitions, settings=settings)
+        return topic
+
+    return make
