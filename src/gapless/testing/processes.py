@@ -1,0 +1,85 @@
+"""Servers as child processes that cannot outlive whoever started them, however that one ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+class GuardedProcess:
+    """A child process with its output in a file. It is killed when this process ends, even by SIGKILL.
+
+    A guard, a sleeping shell, holds the reading end of a pipe whose writing end only we hold: when we are
+    gone the pipe closes, and the guard kills the child.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        *,
+        output: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        with output.open("ab") as sink:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,  # a Ctrl-C at the terminal is ours to pass on
+            )
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", 'read -r _; kill -9 "$0"', str(self._child.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def running(self) -> bool:
+        if self._child.poll() is None:
+            return True
+        self._dismiss_guard()
+        return False
+
+    def signal(self, number: int) -> None:
+        """Send a signal; nothing happens if the process has ended."""
+        self._child.send_signal(number)
+
+    def kill(self) -> int:
+        """SIGKILL, and its end. Returns the exit status."""
+        self.signal(signal.SIGKILL)
+        status = self._child.wait()
+        self._dismiss_guard()
+        return status
+
+    def stop(self, timeout_s: float) -> int:
+        """SIGTERM, then SIGKILL if that does not help in time. Returns the exit status."""
+        self.signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(timeout_s)
+        return self.kill()
+
+    def _dismiss_guard(self) -> None:
+        """The child was reaped and its id may be given to another: the guard must not act on it."""
+        self._guard.kill()
+        self._guard.communicate()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 on which nobody listens at this moment, all different."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
