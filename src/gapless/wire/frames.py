@@ -1,0 +1,130 @@
+"""Cuts a byte stream into Kafka's length-prefixed frames, for use under `asyncio.BufferedProtocol`.
+
+`get_buffer` says where the next bytes may be put, `received` how many were; complete frames come back without
+their length, each a writable view of memory that the reader never touches again.
+
+What is held follows what has arrived, never what a length field promises: up to three bytes of a length, or
+the part of a frame that is there, in a buffer at most four times as large. Reads go through scratch blocks
+that readers borrow only for the moment of a read, so an idle connection holds none. A frame that fits into a
+scratch block is copied out of it once. A larger one is assembled where it stays: only what arrived before the
+buffer had its final size is copied, about a third of a megabyte frame.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from gapless.wire.errors import MalformedMessage
+
+SCRATCH_BYTES = 64 * 1024
+_GROWTH = 4
+_LENGTH = Struct(">i")
+_LENGTH_BYTES = 4
+
+_free_scratch: list[bytearray] = []
+_MAX_FREE_SCRATCH = 16
+
+
+def _borrow_scratch() -> bytearray:
+    try:
+        return _free_scratch.pop()
+    except IndexError:
+        return bytearray(SCRATCH_BYTES)
+
+
+def _return_scratch(scratch: bytearray) -> None:
+    if len(_free_scratch) < _MAX_FREE_SCRATCH:
+        _free_scratch.append(scratch)
+
+
+class FrameReader:
+    """The frames of one connection."""
+
+    __slots__ = ("_assembly", "_filled", "_frame_bytes", "_leftover", "_max_frame_bytes", "_scratch")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._scratch: bytearray | None = None
+        self._leftover = b""  # the beginning of a frame that will fit into a scratch block
+        self._assembly: bytearray | None = None  # a larger frame, with its length in front
+        self._filled = 0  # bytes of the assembly that have arrived
+        self._frame_bytes = 0  # what the assembly will have in the end, length included
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that have arrived of a frame that is not complete."""
+        return self._filled if self._assembly is not None else len(self._leftover)
+
+    def get_buffer(self, size_hint: int) -> memoryview:
+        """Where the next bytes belong; never empty. The hint is ignored, as the protocol allows."""
+        if self._assembly is not None:
+            return self._room_in_assembly(self._assembly)
+        if self._scratch is None:
+            self._scratch = _borrow_scratch()
+        leftover = self._leftover
+        if not leftover:
+            return memoryview(self._scratch)
+        self._scratch[: len(leftover)] = leftover
+        return memoryview(self._scratch)[len(leftover) :]
+
+    def received(self, nbytes: int) -> list[memoryview]:
+        """Take note of `nbytes` put into the last buffer; returns the frames that are now complete."""
+        if self._assembly is not None:
+            return self._grow_assembly(self._assembly, nbytes)
+        scratch = self._scratch
+        if scratch is None:
+            raise RuntimeError("received() without get_buffer()")
+        self._scratch = None
+        try:
+            return self._cut(scratch, len(self._leftover) + nbytes)
+        finally:
+            _return_scratch(scratch)
+
+    def _cut(self, scratch: bytearray, end: int) -> list[memoryview]:
+        """Copy the complete frames out of the scratch block and keep what follows them."""
+        frames = []
+        start = 0
+        frame_end = 0
+        while end - start >= _LENGTH_BYTES:
+            frame_end = start + _LENGTH_BYTES + self._checked_length(scratch, start)
+            if frame_end > end:
+                break
+            frames.append(memoryview(scratch[start + _LENGTH_BYTES : frame_end]))
+            start = frame_end
+        if start == end:
+            self._leftover = b""
+        elif frame_end - start <= SCRATCH_BYTES:
+            self._leftover = bytes(scratch[start:end])
+        else:
+            self._begin_assembly(scratch[start:end], frame_end - start)
+        return frames
+
+    def _checked_length(self, buffer: bytearray, position: int) -> int:
+        length: int = _LENGTH.unpack_from(buffer, position)[0]
+        if length < 0 or length > self._max_frame_bytes:
+            raise MalformedMessage(
+                f"a frame claims a length of {length} bytes, allowed are 0 to {self._max_frame_bytes}"
+            )
+        return length
+
+    def _begin_assembly(self, arrived: bytearray, frame_bytes: int) -> None:
+        self._leftover = b""
+        self._assembly = arrived
+        self._filled = len(arrived)
+        self._frame_bytes = frame_bytes
+
+    def _room_in_assembly(self, assembly: bytearray) -> memoryview:
+        """The free end of the assembly, after making it larger if there is none."""
+        filled = self._filled
+        if filled == len(assembly):
+            larger = bytearray(min(self._frame_bytes, max(filled * _GROWTH, SCRATCH_BYTES)))
+            larger[:filled] = assembly
+            self._assembly = assembly = larger
+        return memoryview(assembly)[filled:]
+
+    def _grow_assembly(self, assembly: bytearray, nbytes: int) -> list[memoryview]:
+        self._filled += nbytes
+        if self._filled < self._frame_bytes:
+            return []
+        self._assembly = None
+        return [memoryview(assembly)[_LENGTH_BYTES:]]
