@@ -1,0 +1,145 @@
+"""The broker process: from a data folder and settings to a serving port, and back to a clean stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import resource
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvloop
+
+from gapless.broker import metrics
+from gapless.broker.journal import Journal
+from gapless.broker.shell import Shell
+from gapless.core.configs import Settings
+from gapless.core.node import Node
+from gapless.errors import GaplessError
+from gapless.storage.files import FileLogStore
+
+log = logging.getLogger("gapless.broker")
+
+BACKLOG = 1024
+
+
+class CannotServe(GaplessError):
+    """The broker cannot start; the message is for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a broker is started."""
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 9092
+    advertise: str | None = None
+    ready_file: Path | None = None
+    metrics_port: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def run(options: Options, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT. `announce` is told the bootstrap address once clients can connect."""
+    _raise_file_limit()
+    uvloop.run(_serve(options, announce))
+
+
+async def _serve(options: Options, announce: Callable[[str], None]) -> None:
+    settings = Settings(options.settings)
+    listener = _bind(options.host, options.port)
+    try:
+        store = FileLogStore(options.data_dir, node_id=settings.get("node.id"))
+        try:
+            await _serve_store(options, settings, listener, store, announce)
+        finally:
+            store.unlock()
+    finally:
+        listener.close()
+        if options.ready_file is not None:
+            options.ready_file.unlink(missing_ok=True)
+
+
+async def _serve_store(
+    options: Options,
+    settings: Settings,
+    listener: socket.socket,
+    store: FileLogStore,
+    announce: Callable[[str], None],
+) -> None:
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    node = Node(settings.get("node.id"), store.cluster_id, settings, store, random.SystemRandom())
+    shell = Shell(node, store, Journal(options.data_dir / "metadata.sqlite"))
+    loop.set_exception_handler(_stop_on_bug(stopped, shell))
+    port = listener.getsockname()[1]
+    address = options.advertise or options.host
+    await shell.start(address, port)
+    server = await loop.create_server(shell.new_connection, sock=listener, backlog=BACKLOG)
+    endpoint = None
+    if options.metrics_port is not None:
+        endpoint = await metrics.serve(shell, options.host, options.metrics_port)
+    _tell_ready(options, f"{address}:{port}", announce)
+    await stopped.wait()
+    log.info("stopping")
+    server.close()
+    if endpoint is not None:
+        endpoint.close()
+    shell.stop()
+    if shell.failure is not None:
+        raise shell.failure
+
+
+def _stop_on_bug(stopped: asyncio.Event, shell: Shell) -> Callable[[asyncio.AbstractEventLoop, dict[str, object]], None]:
+    """An exception that nobody handled is a bug of ours: stop rather than serve on in an unknown state."""
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        error = context.get("exception")
+        if isinstance(error, OSError):
+            log.warning("%s: %s", context.get("message"), error)
+            return
+        if isinstance(error, BaseException) and shell.failure is None:
+            shell.failure = error
+        log.error("%s", context.get("message"), exc_info=error if isinstance(error, BaseException) else None)
+        stopped.set()
+
+    return handle
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise CannotServe(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --port (0: any free one)"
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _tell_ready(options: Options, address: str, announce: Callable[[str], None]) -> None:
+    if options.ready_file is not None:
+        # Written beside and moved, so that nobody reads half an address.
+        partial = options.ready_file.with_name(options.ready_file.name + ".partial")
+        partial.write_text(address + "\n")
+        os.replace(partial, options.ready_file)
+    announce(address)
+
+
+def _raise_file_limit() -> None:
+    """Every segment and every connection needs a file descriptor."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,241 @@
+"""The shell around the rules: turns the world into events and carries out effects, in their order.
+
+Everything here runs on the event loop's thread; only fsyncs and journal writes happen on worker threads, and
+come back as events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+
+from gapless.broker.clock import Clock
+from gapless.broker.connection import Connection
+from gapless.broker.flusher import Flusher
+from gapless.broker.journal import Journal, JournalFailed, JournalMoved
+from gapless.broker.metrics import Metrics
+from gapless.core.contract import (
+    Close,
+    Committed,
+    ConnectionClosed,
+    Event,
+    Flush,
+    Propose,
+    Refused,
+    Reply,
+    Started,
+    Tick,
+    TopicPartition,
+)
+from gapless.core.node import Node
+from gapless.storage.files import FileLog, FileLogStore
+
+log = logging.getLogger("gapless.broker")
+
+HOUSEKEEPING_S = 1.0
+CHECKPOINT_EVERY_S = 5.0
+REFUSAL_LINES_PER_S = 10
+
+
+class Shell:
+    """One broker process's insides."""
+
+    def __init__(self, node: Node, store: FileLogStore, journal: Journal) -> None:
+        self.node = node
+        self.store = store
+        self.journal = journal
+        self.clock = Clock()
+        self.metrics = Metrics()
+        self.connections: dict[int, Connection] = {}
+        self.max_request_bytes: int = node.settings.get("socket.request.max.bytes")
+        self.max_connections: int = node.settings.get("max.connections")
+        self.serving = asyncio.Event()
+        self.failure: BaseException | None = None
+        self._loop = asyncio.get_running_loop()
+        self._idle_s = node.settings.get("connections.max.idle.ms") / 1000
+        self._buffer_budget: int = node.settings.get("queued.max.request.bytes")
+        self._buffered: dict[int, int] = {}
+        self._buffered_total = 0
+        self._flusher = Flusher(self._loop, self._find_log, self.step)
+        self._journal_thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._events: deque[Event] = deque()
+        self._stepping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms = 0
+        self._housekeeping: asyncio.TimerHandle | None = None
+        self._last_checkpoint = monotonic()
+        self._next_connection = 0
+        self._refusal_window = (0, 0)
+        self._offline_logged: set[TopicPartition] = set()
+
+    # --------------------------------------------------------------------------------------- the rules
+
+    def step(self, event: Event) -> None:
+        """Let the rules see an event. One that arises while effects are carried out waits its turn."""
+        self._events.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._events:
+                for effect in self.node.step(self.clock.now_ms(), self._events.popleft()):
+                    match effect:
+                        case Reply(request, message):
+                            connection = self.connections.get(request.connection)
+                            if connection is not None:
+                                connection.answer(request, message)
+                        case Flush(partition, offset):
+                            self._flusher.flush(partition, offset)
+                        case Propose():
+                            self._propose(effect)
+                        case Close(number, reason):
+                            if number in self.connections:
+                                self.connections[number].close(reason)
+        except BaseException as error:
+            # A broken rule must stop the broker, not leave it half alive: what it acknowledged is in the log.
+            self.failure = error
+            self.serving.set()
+            raise
+        finally:
+            self._stepping = False
+        self._arm_timer()
+
+    def _arm_timer(self) -> None:
+        due_ms = self.node.next_deadline()
+        if due_ms is None:
+            return
+        if self._timer is not None:
+            if self._timer_due_ms <= due_ms:
+                return  # it fires early, finds nothing due, and is set anew
+            self._timer.cancel()
+        self._timer_due_ms = due_ms
+        delay_s = max(0.0, (due_ms - self.clock.now_ms()) / 1000)
+        self._timer = self._loop.call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.step(Tick())
+
+    def _find_log(self, partition: TopicPartition) -> FileLog | None:
+        found = self.node.partitions.get(partition)
+        return found.log if found is not None and isinstance(found.log, FileLog) else None
+
+    # -------------------------------------------------------------------------------------- the journal
+
+    def _propose(self, proposal: Propose) -> None:
+        future = self._loop.run_in_executor(
+            self._journal_thread, self.journal.append, proposal.expected_version, proposal.records
+        )
+
+        def finished(done: asyncio.Future[int]) -> None:
+            error = done.exception()
+            if error is None:
+                self.step(Committed(done.result(), proposal.records, own=True))
+            elif isinstance(error, JournalMoved):
+                self.step(Refused(str(error), retry=True))
+            elif isinstance(error, JournalFailed):
+                log.error("%s", error)
+                self.step(Refused(str(error), retry=False))
+            else:
+                raise error
+            if self.node.serving:
+                self.serving.set()
+
+        future.add_done_callback(finished)
+
+    # -------------------------------------------------------------------------------------- start and stop
+
+    async def start(self, host: str, port: int) -> None:
+        """Read the journal, recover the logs, take up leadership; returns when clients can be served."""
+        version, records = self.journal.read()
+        self.step(Committed(version, records))
+        self.journal.compact(version, self.node.image.snapshot())
+        self.step(Started(host, port))
+        await self.serving.wait()
+        if self.failure is not None:
+            raise self.failure
+        self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._keep_house)
+
+    def stop(self) -> None:
+        """Cut all clients off, make everything durable, and mark the stop as clean."""
+        for handle in (self._timer, self._housekeeping):
+            if handle is not None:
+                handle.cancel()
+        for connection in list(self.connections.values()):
+            connection.abort()
+        self._flusher.close()
+        self._journal_thread.shutdown(wait=True)
+        for partition in self.node.partitions.values():
+            if partition.offline is None:
+                partition.log.save_producers(partition.producers.snapshot())
+        self.store.close()
+        self.journal.close()
+
+    # --------------------------------------------------------------------------------------- connections
+
+    def new_connection(self) -> Connection:
+        """The protocol for a client that just connected."""
+        self._next_connection += 1
+        return Connection(self, self._next_connection)
+
+    def connected(self, connection: Connection) -> None:
+        """Count a connection in, unless there are too many."""
+        self.connections[connection.number] = connection
+        if len(self.connections) > self.max_connections:
+            connection.close(f"max.connections={self.max_connections} is reached")
+
+    def disconnected(self, connection: Connection) -> None:
+        """Forget a connection and all that waited for it."""
+        if self.connections.pop(connection.number, None) is not None:
+            self._buffered_total -= self._buffered.pop(connection.number, 0)
+            self.step(ConnectionClosed(connection.number))
+
+    def note_buffered(self, connection: Connection) -> None:
+        """Keep what half-received requests hold within the budget: the one begun first has to go."""
+        held = connection.reader.buffered_bytes
+        self._buffered_total += held - self._buffered.get(connection.number, 0)
+        self._buffered[connection.number] = held
+        while self._buffered_total > self._buffer_budget:
+            slowest = min(
+                (c for c in self.connections.values() if c.frame_started is not None and not c.closed),
+                key=lambda c: c.frame_started or 0.0,
+                default=None,
+            )
+            if slowest is None:
+                return
+            self._buffered_total -= self._buffered.pop(slowest.number, 0)
+            slowest.close(f"requests still arriving exceed queued.max.request.bytes={self._buffer_budget}")
+
+    def log_refusal(self, connection: Connection, reason: str) -> None:
+        """One line per connection that was cut, but no more than a hostile client could be allowed to cause."""
+        self.metrics.refused_connections += 1
+        second, lines = self._refusal_window
+        now = int(monotonic())
+        lines = lines + 1 if now == second else 1
+        self._refusal_window = (now, lines)
+        if lines <= REFUSAL_LINES_PER_S:
+            log.warning("closing connection from %s: %s", connection.peer, reason)
+
+    # -------------------------------------------------------------------------------------- housekeeping
+
+    def _keep_house(self) -> None:
+        self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._keep_house)
+        now = monotonic()
+        for connection in list(self.connections.values()):
+            if now - connection.stalled_since() > self._idle_s:
+                connection.close(f"no progress for {self._idle_s:.0f} s")
+        for partition in self.node.partitions.values():
+            self._report_offline(partition.name, partition.offline)
+            if partition.offline is None and isinstance(partition.log, FileLog) and partition.log.has_unflushed_segments:
+                self._flusher.flush(partition.name, partition.log.end_offset)
+        if now - self._last_checkpoint > CHECKPOINT_EVERY_S:
+            self._last_checkpoint = now
+            self.store.write_checkpoints()
+
+    def _report_offline(self, name: TopicPartition, reason: str | None) -> None:
+        if reason is not None and name not in self._offline_logged:
+            self._offline_logged.add(name)
+            log.error("partition %s-%d is offline: %s", name.topic, name.partition, reason)

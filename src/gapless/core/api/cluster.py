@@ -1,0 +1,56 @@
+"""DescribeCluster: the brokers and who leads them. Endpoint type 1 is brokers; others are not offered here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.core.api.registry import handles
+from gapless.core.contract import Request
+from gapless.wire.apis import ApiKey
+from gapless.wire.errors import ErrorCode
+from gapless.wire.messages import DescribeClusterRequest, DescribeClusterResponse
+
+if TYPE_CHECKING:
+    from gapless.core.node import Node
+
+NOT_ASKED = -(2**31)
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+"""Without an authorizer a client may do everything; the bits are Kafka's codes for operations."""
+
+
+@handles(ApiKey.DESCRIBE_CLUSTER, 0, 2)
+def describe_cluster(node: Node, request: Request) -> DescribeClusterResponse:
+    """All registered brokers; the one with the smallest number counts as the controller."""
+    body: DescribeClusterRequest = request.body
+    if body.endpoint_type not in (1, None):
+        return DescribeClusterResponse(
+            error_code=int(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
+            error_message="this listener serves brokers only",
+            endpoint_type=1,
+            cluster_id="",
+            controller_id=-1,
+            brokers=[],
+            cluster_authorized_operations=NOT_ASKED,
+        )
+    return DescribeClusterResponse(
+        error_code=0,
+        error_message=None,
+        endpoint_type=1,
+        cluster_id=node.cluster_id,
+        controller_id=controller_id(node),
+        brokers=[
+            DescribeClusterResponse.DescribeClusterBroker(
+                broker_id=broker.node_id, host=broker.host, port=broker.port, rack=None, is_fenced=False
+            )
+            for broker in node.image.brokers.values()
+        ],
+        cluster_authorized_operations=CLUSTER_OPERATIONS
+        if body.include_cluster_authorized_operations
+        else NOT_ASKED,
+    )
+
+
+def controller_id(node: Node) -> int:
+    """The broker that clients should send changes of the cluster's shape to."""
+    return min(node.image.brokers, default=-1)

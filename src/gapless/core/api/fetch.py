@@ -1,0 +1,127 @@
+"""Fetch: whole batches from an offset on, waiting for enough of them if asked to.
+
+Version notes: 7 brings sessions, 12 is flexible, 13 names topics by id, 15 moves the replica's state.
+The answer holds slices of the log; the shell reads them when the client takes them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from gapless.core.api.registry import handles
+from gapless.core.contract import Request, TopicPartition
+from gapless.core.log import LogFailed
+from gapless.core.partition import Partition
+from gapless.core.sessions import FetchKey, Session, SessionError
+from gapless.wire.apis import ApiKey
+from gapless.wire.errors import ErrorCode
+from gapless.wire.fetch import (
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResult,
+)
+
+if TYPE_CHECKING:
+    from gapless.core.node import Node
+
+Results = list[tuple[FetchKey, FetchPartitionResult]]
+
+
+@handles(ApiKey.FETCH, 4, 18)
+def fetch(node: Node, request: Request) -> Any | None:
+    """Answer at once if there is enough, or something to report; else wait."""
+    body: FetchRequest = request.body
+    try:
+        session, wanted = node.sessions.resolve(
+            body, request.connection, request.header.api_version >= 13, node.now_ms
+        )
+    except SessionError as error:
+        return FetchResponse(error=error.code)
+
+    def poll(timed_out: bool) -> FetchResponse | None:
+        results, size, failed = _read(node, body, wanted)
+        if timed_out or failed or size >= body.min_bytes:
+            return _respond(session, results)
+        return None
+
+    response = poll(body.max_wait_ms <= 0 or not wanted)
+    if response is None:
+        watched = (TopicPartition(name, key.partition) for key, _ in wanted if (name := _name(node, key)) is not None)
+        node.waiting.add(request, node.now_ms + body.max_wait_ms, watched, poll)
+    return response
+
+
+def _name(node: Node, key: FetchKey) -> str | None:
+    topic = node.topic(key.name, key.topic_id)
+    return None if topic is None else topic.name
+
+
+def _read(
+    node: Node, body: FetchRequest, wanted: list[tuple[FetchKey, FetchPartition]]
+) -> tuple[Results, int, bool]:
+    """Every partition's answer, their records' size together, and whether any of them is an error."""
+    remaining = max(0, min(body.max_bytes, node.settings.get("fetch.max.bytes")))
+    results: Results = []
+    size = 0
+    failed = False
+    for key, asked in wanted:
+        result = _read_partition(node, key, asked, remaining, size == 0, body.isolation_level == 1)
+        if result.records is not None:
+            size += result.records.size
+            remaining = max(0, remaining - result.records.size)
+        failed = failed or result.error != 0
+        results.append((key, result))
+    return results, size, failed
+
+
+def _read_partition(
+    node: Node, key: FetchKey, asked: FetchPartition, remaining: int, at_least_one: bool, committed: bool
+) -> FetchPartitionResult:
+    name = _name(node, key)
+    if name is None:
+        missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if key.topic_id is None else ErrorCode.UNKNOWN_TOPIC_ID
+        return FetchPartitionResult(asked.partition, missing)
+    partition = node.partitions.get((name, asked.partition))
+    if partition is None:
+        return FetchPartitionResult(asked.partition, node.absence(name, asked.partition))
+    error = partition.leadership_error(asked.current_leader_epoch)
+    if error:
+        leader = (partition.leader, partition.leader_epoch)
+        return FetchPartitionResult(asked.partition, error, current_leader=leader)
+    if not partition.log.start_offset <= asked.fetch_offset <= partition.log.end_offset:
+        return _answer(partition, ErrorCode.OFFSET_OUT_OF_RANGE)
+    try:
+        max_bytes = max(0, min(asked.max_bytes, remaining))
+        records = partition.read(asked.fetch_offset, max_bytes, at_least_one, committed)
+    except LogFailed:
+        return _answer(partition, ErrorCode.KAFKA_STORAGE_ERROR)
+    result = _answer(partition, ErrorCode.NONE)
+    result.records = records
+    if committed:
+        result.aborted = []
+    return result
+
+
+def _answer(partition: Partition, error: ErrorCode) -> FetchPartitionResult:
+    return FetchPartitionResult(
+        partition.name.partition,
+        error,
+        partition.high_watermark,
+        partition.last_stable_offset,
+        partition.log.start_offset,
+    )
+
+
+def _respond(session: Session | None, results: Results) -> FetchResponse:
+    if session is not None:
+        results = session.keep_changes(results)
+    topics: dict[tuple[str | None, UUID | None], FetchTopicResult] = {}
+    for key, result in results:
+        topic = topics.get((key.name, key.topic_id))
+        if topic is None:
+            topic = topics[key.name, key.topic_id] = FetchTopicResult(key.name, key.topic_id, [])
+        topic.partitions.append(result)
+    return FetchResponse(session_id=0 if session is None else session.session_id, topics=list(topics.values()))

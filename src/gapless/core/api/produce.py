@@ -1,0 +1,154 @@
+"""Produce: append batches, answer once they are as safe as the client asked.
+
+Version notes: 3 is the first with today's record format; 9 is flexible; 10 tells the leader on an error;
+13 names topics by id. Versions 0 to 2 are advertised, though refused, because librdkafka concludes from their
+absence that compression is not supported (KAFKA-18659).
+
+acks=0 gets no answer, not even an error: Kafka closes the connection then, so that the client refreshes its
+metadata, and so do we.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gapless.core.api.registry import handles
+from gapless.core.contract import Request, TopicPartition
+from gapless.core.partition import Partition
+from gapless.core.producers import RefusedBatch
+from gapless.wire.apis import ApiKey
+from gapless.wire.errors import ErrorCode
+from gapless.wire.produce import (
+    ProducePartition,
+    ProducePartitionResult,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+    ProduceTopicResult,
+)
+
+if TYPE_CHECKING:
+    from gapless.core.node import Node
+
+
+class _Unsettled:
+    """An append that is not yet as safe as was asked."""
+
+    __slots__ = ("acks", "end_offset", "leader_epoch", "partition", "result")
+
+    def __init__(self, partition: Partition, end_offset: int, acks: int, result: ProducePartitionResult) -> None:
+        self.partition = partition
+        self.end_offset = end_offset
+        self.leader_epoch = partition.leader_epoch
+        self.acks = acks
+        self.result = result
+
+    def settled(self) -> bool:
+        """Whether it is decided: safe enough, or failed (the result says which)."""
+        partition = self.partition
+        if partition.leader_epoch != self.leader_epoch:
+            return self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership changed while replicas were awaited")
+        if self.acks == -1:
+            safe = partition.high_watermark >= self.end_offset
+        else:
+            safe = not partition.config.flush_before_ack or partition.flushed_offset >= self.end_offset
+        if not safe and partition.offline is not None:
+            return self._fail(ErrorCode.KAFKA_STORAGE_ERROR, partition.offline)
+        return safe
+
+    def time_out(self) -> None:
+        self._fail(ErrorCode.REQUEST_TIMED_OUT, "the replicas did not confirm in time")
+
+    def _fail(self, code: ErrorCode, message: str) -> bool:
+        self.result.error, self.result.error_message = code, message
+        self.result.base_offset = self.result.log_append_time_ms = -1
+        return True
+
+
+@handles(ApiKey.PRODUCE, 3, 13, advertised_min=0)
+def produce(node: Node, request: Request) -> Any | None:
+    """Append everything at once; wait only if something is not safe yet."""
+    body: ProduceRequest = request.body
+    unsettled: list[_Unsettled] = []
+    response = ProduceResponse([_append_topic(node, body, topic, unsettled) for topic in body.topics])
+    if body.acks == 0:
+        _answer_nothing(node, request, response)
+        return None
+    unsettled = [append for append in unsettled if not append.settled()]
+    if not unsettled:
+        return response
+    _wait(node, request, response, unsettled)
+    return None
+
+
+def _append_topic(
+    node: Node, body: ProduceRequest, asked: ProduceTopic, unsettled: list[_Unsettled]
+) -> ProduceTopicResult:
+    topic = node.topic(asked.name, asked.topic_id)
+    results = []
+    for part in asked.partitions:
+        if body.acks not in (-1, 0, 1):
+            result = ProducePartitionResult(part.partition, ErrorCode.INVALID_REQUIRED_ACKS)
+        elif topic is None:
+            missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if asked.topic_id is None else ErrorCode.UNKNOWN_TOPIC_ID
+            result = ProducePartitionResult(part.partition, missing)
+        else:
+            result = _append(node, topic.name, part, body.acks, unsettled)
+        results.append(result)
+    return ProduceTopicResult(asked.name, asked.topic_id, results)
+
+
+def _append(
+    node: Node, topic: str, part: ProducePartition, acks: int, unsettled: list[_Unsettled]
+) -> ProducePartitionResult:
+    partition = node.partitions.get((topic, part.partition))
+    if partition is None:
+        return ProducePartitionResult(part.partition, node.absence(topic, part.partition))
+    watermark = partition.high_watermark
+    try:
+        if part.payload is None:
+            raise RefusedBatch(ErrorCode.INVALID_RECORD, "the request holds no records")
+        appended = partition.append(part.payload, acks, node.now_ms)
+    except RefusedBatch as refusal:
+        leader = None
+        if refusal.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            leader = (partition.leader, partition.leader_epoch)
+        return ProducePartitionResult(
+            part.partition,
+            refusal.code,
+            log_start_offset=partition.log.start_offset,
+            error_message=str(refusal),
+            current_leader=leader,
+        )
+    if partition.high_watermark != watermark or partition.flush_wanted(node.now_ms):
+        node.touch(partition)
+    node.flush_later(partition)
+    result = ProducePartitionResult(
+        part.partition, 0, appended.base_offset, appended.log_append_time_ms, partition.log.start_offset
+    )
+    unsettled.append(_Unsettled(partition, appended.end_offset, acks, result))
+    return result
+
+
+def _answer_nothing(node: Node, request: Request, response: ProduceResponse) -> None:
+    node.reply(request, None)
+    for topic in response.topics:
+        for result in topic.partitions:
+            if result.error:
+                reason = f"produce with acks=0 failed for partition {result.partition}: {ErrorCode(result.error).name}"
+                node.close(request.connection, reason)
+                return
+
+
+def _wait(node: Node, request: Request, response: ProduceResponse, unsettled: list[_Unsettled]) -> None:
+    def poll(timed_out: bool) -> ProduceResponse | None:
+        nonlocal unsettled
+        unsettled = [append for append in unsettled if not append.settled()]
+        if unsettled and not timed_out:
+            return None
+        for append in unsettled:
+            append.time_out()
+        return response
+
+    watched = [TopicPartition(*append.partition.name) for append in unsettled]
+    node.waiting.add(request, node.now_ms + max(0, request.body.timeout_ms), watched, poll)

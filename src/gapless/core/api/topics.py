@@ -1,0 +1,356 @@
+"""CreateTopics, DeleteTopics, CreatePartitions: decided on the image, in force once they are in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from gapless.core.api.configs import describe_settings
+from gapless.core.api.registry import handles
+from gapless.core.changes import Decision
+from gapless.core.configs import TOPIC, TOPIC_KEYS, InvalidConfig
+from gapless.core.contract import Request
+from gapless.core.image import Topic
+from gapless.core.records import ConfigSet, MetadataRecord, PartitionChanged, TopicCreated, TopicDeleted
+from gapless.wire.apis import ApiKey
+from gapless.wire.errors import ErrorCode
+from gapless.wire.messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+
+if TYPE_CHECKING:
+    from gapless.core.node import Node
+
+MAX_PARTITIONS = 10_000
+"""Over all topics: each costs files and memory, and a client must not be able to ask for a billion."""
+_LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+NO_ID = UUID(int=0)
+
+
+class TopicError(Exception):
+    """Why a topic cannot be made or changed, with Kafka's code."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def check_topic_name(name: str) -> None:
+    """Kafka's rule for names; raises `TopicError`."""
+    if not name or name in (".", ".."):
+        raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, "Topic name is invalid: it can't be empty, '.' or '..'")
+    if len(name) > 249:
+        raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, "Topic name is invalid: it is longer than 249 characters")
+    if not _LEGAL.issuperset(name):
+        raise TopicError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic name {name!r} is invalid: only letters, digits, '.', '_' and '-' are allowed",
+        )
+
+
+def new_topic_records(
+    node: Node,
+    name: str,
+    partitions: int,
+    replication_factor: int,
+    assignments: Mapping[int, Sequence[int]],
+    configs: Mapping[str, str | None],
+) -> list[MetadataRecord]:
+    """The records that create a topic; raises `TopicError`."""
+    check_topic_name(name)
+    _check_collision(node, name)
+    replicas = _place(node, partitions, replication_factor, assignments)
+    _check_room(node, len(replicas))
+    settings = _check_configs(node, configs)
+    topic_id = node.new_uuid()
+    records: list[MetadataRecord] = [TopicCreated(name, topic_id)]
+    records += [
+        PartitionChanged(topic_id, index, nodes[0], 0, tuple(nodes), tuple(nodes))
+        for index, nodes in enumerate(replicas)
+    ]
+    records += [ConfigSet(TOPIC, name, key, value) for key, value in settings.items()]
+    return records
+
+
+def _check_collision(node: Node, name: str) -> None:
+    if name in node.image.topics:
+        raise TopicError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    if "." in name or "_" in name:
+        folded = name.replace(".", "_")
+        for other in node.image.topics:
+            if other.replace(".", "_") == folded:
+                raise TopicError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+                )
+
+
+def _check_room(node: Node, partitions: int) -> None:
+    existing = sum(len(topic.partitions) for topic in node.image.topics.values())
+    if existing + partitions > MAX_PARTITIONS:
+        raise TopicError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{existing} partitions exist and {partitions} more would exceed the limit of {MAX_PARTITIONS}",
+        )
+
+
+def _check_configs(node: Node, configs: Mapping[str, str | None]) -> dict[str, str]:
+    settings = {}
+    for key, value in configs.items():
+        if key not in TOPIC_KEYS:
+            raise TopicError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {key}")
+        if value is None:
+            raise TopicError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {key}")
+        settings[key] = value
+    try:
+        node.settings.topic_config(settings, *node.dynamic_configs())
+    except InvalidConfig as error:
+        raise TopicError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return settings
+
+
+def _place(
+    node: Node, partitions: int, replication_factor: int, assignments: Mapping[int, Sequence[int]]
+) -> list[list[int]]:
+    """The replicas of each new partition, the leader first."""
+    if assignments:
+        if partitions != -1 or replication_factor != -1:
+            raise TopicError(
+                ErrorCode.INVALID_REQUEST, "give either replica assignments or partitions and replication factor"
+            )
+        if sorted(assignments) != list(range(len(assignments))):
+            raise TopicError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+            )
+        return [_check_assignment(node, assignments[index]) for index in range(len(assignments))]
+    count = node.settings.get("num.partitions") if partitions == -1 else partitions
+    factor = node.settings.get("default.replication.factor") if replication_factor == -1 else replication_factor
+    if count < 1:
+        raise TopicError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
+    if factor < 1:
+        raise TopicError(ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
+    if count > MAX_PARTITIONS:
+        _check_room(node, count)
+    return place_evenly(node, 0, count, factor)
+
+
+def place_evenly(node: Node, first: int, count: int, factor: int) -> list[list[int]]:
+    """Replicas for partitions `first` to `first + count - 1`, leaders in turn."""
+    brokers = sorted(node.image.brokers)
+    if factor > len(brokers):
+        raise TopicError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} "
+            f"cannot be reached because only {len(brokers)} broker(s) are registered.",
+        )
+    return [
+        [brokers[(index + replica) % len(brokers)] for replica in range(factor)]
+        for index in range(first, first + count)
+    ]
+
+
+def _check_assignment(node: Node, replicas: Sequence[int]) -> list[int]:
+    if not replicas or len(set(replicas)) != len(replicas) or not set(replicas) <= set(node.image.brokers):
+        raise TopicError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"The manual partition assignment {list(replicas)} must name registered brokers, each once.",
+        )
+    return list(replicas)
+
+
+# -------------------------------------------------------------------------------------------- CreateTopics
+
+
+@handles(ApiKey.CREATE_TOPICS, 2, 7)
+def create_topics(node: Node, request: Request) -> None:
+    """Create what can be created; each topic has its own verdict."""
+    body: CreateTopicsRequest = request.body
+    names = [topic.name for topic in body.topics]
+
+    def decide() -> Decision:
+        records: list[MetadataRecord] = []
+        answers = []
+        for asked in body.topics:
+            try:
+                if names.count(asked.name) > 1:
+                    raise TopicError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                created = new_topic_records(
+                    node,
+                    asked.name,
+                    asked.num_partitions,
+                    asked.replication_factor,
+                    {a.partition_index: a.broker_ids for a in asked.assignments},
+                    {config.name: config.value for config in asked.configs},
+                )
+                answers.append(_created(node, asked.name, created))
+                records += [] if body.validate_only else created
+            except TopicError as error:
+                answers.append(_not_created(asked.name, error.code, str(error)))
+        return Decision(records, lambda: CreateTopicsResponse(throttle_time_ms=0, topics=answers))
+
+    def failed(reason: str) -> CreateTopicsResponse:
+        answers = [_not_created(name, ErrorCode.UNKNOWN_SERVER_ERROR, reason) for name in names]
+        return CreateTopicsResponse(throttle_time_ms=0, topics=answers)
+
+    node.change(request, decide, failed)
+
+
+def _created(
+    node: Node, name: str, records: Sequence[MetadataRecord]
+) -> CreateTopicsResponse.CreatableTopicResult:
+    partitions = [record for record in records if isinstance(record, PartitionChanged)]
+    own = {record.key: record.value for record in records if isinstance(record, ConfigSet) and record.value is not None}
+    return CreateTopicsResponse.CreatableTopicResult(
+        name=name,
+        topic_id=partitions[0].topic_id,
+        error_code=0,
+        error_message=None,
+        topic_config_error_code=0,
+        num_partitions=len(partitions),
+        replication_factor=len(partitions[0].replicas),
+        configs=[
+            CreateTopicsResponse.CreatableTopicResult.CreatableTopicConfigs(
+                name=setting.key.name,
+                value=setting.found.value,
+                read_only=False,
+                config_source=int(setting.found.source),
+                is_sensitive=False,
+            )
+            for setting in describe_settings(node, TOPIC_KEYS, own)
+        ],
+    )
+
+
+def _not_created(name: str, code: ErrorCode, message: str) -> CreateTopicsResponse.CreatableTopicResult:
+    return CreateTopicsResponse.CreatableTopicResult(
+        name=name,
+        topic_id=NO_ID,
+        error_code=int(code),
+        error_message=message,
+        topic_config_error_code=0,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=[],
+    )
+
+
+# -------------------------------------------------------------------------------------------- DeleteTopics
+
+
+@handles(ApiKey.DELETE_TOPICS, 1, 6)
+def delete_topics(node: Node, request: Request) -> None:
+    """Delete by name, or from version 6 on by id."""
+    body: DeleteTopicsRequest = request.body
+    asked: list[tuple[str | None, UUID | None]]
+    if request.header.api_version >= 6:
+        asked = [(state.name, None if state.name is not None else state.topic_id) for state in body.topics]
+    else:
+        asked = [(name, None) for name in body.topic_names]
+
+    def decide() -> Decision:
+        records: list[MetadataRecord] = []
+        answers = []
+        for name, topic_id in dict.fromkeys(asked):
+            topic = node.topic(name, topic_id)
+            error = _delete_error(node, topic, name)
+            answers.append(_deleted(name, topic_id, topic, error))
+            if topic is not None and error is ErrorCode.NONE:
+                record = TopicDeleted(topic.topic_id)
+                records += [] if record in records else [record]
+        return Decision(records, lambda: DeleteTopicsResponse(throttle_time_ms=0, responses=answers))
+
+    def failed(reason: str) -> DeleteTopicsResponse:
+        answers = [_deleted(name, topic_id, None, ErrorCode.UNKNOWN_SERVER_ERROR) for name, topic_id in asked]
+        return DeleteTopicsResponse(throttle_time_ms=0, responses=answers)
+
+    node.change(request, decide, failed)
+
+
+def _delete_error(node: Node, topic: Topic | None, name: str | None) -> ErrorCode:
+    if not node.settings.get("delete.topic.enable"):
+        return ErrorCode.TOPIC_DELETION_DISABLED
+    if topic is not None:
+        return ErrorCode.NONE
+    return ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _deleted(
+    name: str | None, topic_id: UUID | None, topic: Topic | None, error: ErrorCode
+) -> DeleteTopicsResponse.DeletableTopicResult:
+    return DeleteTopicsResponse.DeletableTopicResult(
+        name=name if topic is None else topic.name,
+        topic_id=(topic_id or NO_ID) if topic is None else topic.topic_id,
+        error_code=int(error),
+        error_message=None if error is ErrorCode.NONE else error.name,
+    )
+
+
+# ---------------------------------------------------------------------------------------- CreatePartitions
+
+
+@handles(ApiKey.CREATE_PARTITIONS, 0, 3)
+def create_partitions(node: Node, request: Request) -> None:
+    """Add partitions to existing topics; `count` is the new total."""
+    body: CreatePartitionsRequest = request.body
+    names = [topic.name for topic in body.topics]
+
+    def decide() -> Decision:
+        records: list[MetadataRecord] = []
+        answers = []
+        for asked in body.topics:
+            try:
+                if names.count(asked.name) > 1:
+                    raise TopicError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                added = _more_partitions(node, asked)
+                records += [] if body.validate_only else added
+                answers.append(_extended(asked.name, ErrorCode.NONE, None))
+            except TopicError as error:
+                answers.append(_extended(asked.name, error.code, str(error)))
+        return Decision(records, lambda: CreatePartitionsResponse(throttle_time_ms=0, results=answers))
+
+    def failed(reason: str) -> CreatePartitionsResponse:
+        answers = [_extended(name, ErrorCode.UNKNOWN_SERVER_ERROR, reason) for name in names]
+        return CreatePartitionsResponse(throttle_time_ms=0, results=answers)
+
+    node.change(request, decide, failed)
+
+
+def _more_partitions(
+    node: Node, asked: CreatePartitionsRequest.CreatePartitionsTopic
+) -> list[PartitionChanged]:
+    topic = node.image.topics.get(asked.name)
+    if topic is None:
+        raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    existing = len(topic.partitions)
+    if asked.count <= existing:
+        raise TopicError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {asked.name} currently has {existing} partition(s); {asked.count} would not be an increase.",
+        )
+    _check_room(node, asked.count - existing)
+    if asked.assignments is not None and len(asked.assignments) != asked.count - existing:
+        raise TopicError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{asked.count - existing} partitions are added, but {len(asked.assignments)} assignments were given.",
+        )
+    if asked.assignments is None:
+        replicas = place_evenly(node, existing, asked.count - existing, len(topic.partitions[0].replicas))
+    else:
+        replicas = [_check_assignment(node, assignment.broker_ids) for assignment in asked.assignments]
+    return [
+        PartitionChanged(topic.topic_id, existing + index, nodes[0], 0, tuple(nodes), tuple(nodes))
+        for index, nodes in enumerate(replicas)
+    ]
+
+
+def _extended(
+    name: str, code: ErrorCode, message: str | None
+) -> CreatePartitionsResponse.CreatePartitionsTopicResult:
+    return CreatePartitionsResponse.CreatePartitionsTopicResult(
+        name=name, error_code=int(code), error_message=message
+    )

@@ -1,0 +1,299 @@
+"""Every setting that a topic or a broker knows: name, type, default, and what a value must satisfy.
+
+Names, defaults and precedence are Kafka's. A topic's value is looked up in this order: the topic's own,
+the broker's dynamic one, the cluster-wide dynamic one, the broker's file, the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+TOPIC, BROKER = 2, 4  # Kafka's codes for config resources
+INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+
+
+class InvalidConfig(Exception):
+    """A setting that cannot be accepted; the message names it and says what would be."""
+
+
+class Kind(IntEnum):
+    """Kafka's codes for config types."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class Source(IntEnum):
+    """Kafka's codes for where a value came from."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class Synonym(NamedTuple):
+    """A broker setting that serves as a topic setting's default; its value times `factor`."""
+
+    name: str
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting's definition."""
+
+    name: str
+    kind: Kind
+    default: str
+    doc: str
+    at_least: float | None = None
+    at_most: float | None = None
+    choices: tuple[str, ...] = ()
+    synonyms: tuple[Synonym, ...] = ()
+
+    def parse(self, text: str) -> Any:
+        """The typed value of `text`; raises `InvalidConfig`."""
+        try:
+            value = _PARSERS[self.kind](text.strip())
+        except ValueError:
+            raise InvalidConfig(
+                f"Invalid value {text} for configuration {self.name}: Not a {self.kind.name.lower()}"
+            ) from None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            self._check_range(text, value)
+        for item in value if isinstance(value, list) else [value]:
+            if self.choices and item not in self.choices:
+                raise InvalidConfig(
+                    f"Invalid value {text} for configuration {self.name}: "
+                    f"String must be one of: {', '.join(self.choices)}"
+                )
+        return value
+
+    def _check_range(self, text: str, value: float) -> None:
+        limit = INT_MAX if self.kind is Kind.INT else LONG_MAX
+        low = -limit - 1 if self.at_least is None else self.at_least
+        high = limit if self.at_most is None else self.at_most
+        if value < low:
+            raise InvalidConfig(f"Invalid value {text} for configuration {self.name}: Value must be at least {low}")
+        if value > high:
+            raise InvalidConfig(f"Invalid value {text} for configuration {self.name}: Value must be at most {high}")
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+_PARSERS: dict[Kind, Callable[[str], Any]] = {
+    Kind.BOOLEAN: _boolean,
+    Kind.STRING: str,
+    Kind.INT: int,
+    Kind.LONG: int,
+    Kind.DOUBLE: float,
+    Kind.LIST: lambda text: [item.strip() for item in text.split(",") if item.strip()],
+}
+
+
+def _table(*keys: Key) -> dict[str, Key]:
+    return {key.name: key for key in keys}
+
+
+TOPIC_KEYS = _table(
+    Key("cleanup.policy", Kind.LIST, "delete", "What becomes of old segments.",
+        choices=("delete", "compact"), synonyms=(Synonym("log.cleanup.policy"),)),
+    Key("compression.type", Kind.STRING, "producer", "The codec on disk; 'producer' keeps what was sent.",
+        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), synonyms=(Synonym("compression.type"),)),
+    Key("delete.retention.ms", Kind.LONG, str(DAY_MS), "How long a tombstone outlives compaction.",
+        at_least=0, synonyms=(Synonym("log.cleaner.delete.retention.ms"),)),
+    Key("file.delete.delay.ms", Kind.LONG, "60000", "How long a dropped file stays on disk.",
+        at_least=0, synonyms=(Synonym("log.segment.delete.delay.ms"),)),
+    Key("flush.messages", Kind.LONG, str(LONG_MAX),
+        "fsync after this many records. 1: no record is acknowledged or readable before it is on disk.",
+        at_least=1, synonyms=(Synonym("log.flush.interval.messages"),)),
+    Key("flush.ms", Kind.LONG, str(LONG_MAX), "fsync at least this often while there is something to flush.",
+        at_least=0, synonyms=(Synonym("log.flush.interval.ms"), Synonym("log.flush.scheduler.interval.ms"))),
+    Key("index.interval.bytes", Kind.INT, "4096", "Bytes of log between two index entries.",
+        at_least=0, synonyms=(Synonym("log.index.interval.bytes"),)),
+    Key("max.compaction.lag.ms", Kind.LONG, str(LONG_MAX), "The longest that a record may stay uncompacted.",
+        at_least=1, synonyms=(Synonym("log.cleaner.max.compaction.lag.ms"),)),
+    Key("max.message.bytes", Kind.INT, "1048588", "The largest batch that is accepted.",
+        at_least=0, synonyms=(Synonym("message.max.bytes"),)),
+    Key("message.timestamp.after.max.ms", Kind.LONG, str(HOUR_MS), "How far in the future a record's time may lie.",
+        at_least=0, synonyms=(Synonym("log.message.timestamp.after.max.ms"),)),
+    Key("message.timestamp.before.max.ms", Kind.LONG, str(LONG_MAX), "How far in the past a record's time may lie.",
+        at_least=0, synonyms=(Synonym("log.message.timestamp.before.max.ms"),)),
+    Key("message.timestamp.type", Kind.STRING, "CreateTime", "Whose clock stamps records: producer's or broker's.",
+        choices=("CreateTime", "LogAppendTime"), synonyms=(Synonym("log.message.timestamp.type"),)),
+    Key("min.cleanable.dirty.ratio", Kind.DOUBLE, "0.5", "How dirty a log must be before it is compacted.",
+        at_least=0, at_most=1, synonyms=(Synonym("log.cleaner.min.cleanable.ratio"),)),
+    Key("min.compaction.lag.ms", Kind.LONG, "0", "The shortest that a record stays uncompacted.",
+        at_least=0, synonyms=(Synonym("log.cleaner.min.compaction.lag.ms"),)),
+    Key("min.insync.replicas", Kind.INT, "1", "acks=all is refused when fewer replicas are in sync.",
+        at_least=1, synonyms=(Synonym("min.insync.replicas"),)),
+    Key("retention.bytes", Kind.LONG, "-1", "The size that a partition is kept within; -1: unbounded.",
+        synonyms=(Synonym("log.retention.bytes"),)),
+    Key("retention.ms", Kind.LONG, str(7 * DAY_MS), "The age after which a segment is dropped; -1: never.",
+        at_least=-1, synonyms=(Synonym("log.retention.ms"), Synonym("log.retention.minutes", 60_000),
+                               Synonym("log.retention.hours", HOUR_MS))),
+    Key("segment.bytes", Kind.INT, str(2**30), "The size at which a new segment begins.",
+        at_least=1024, synonyms=(Synonym("log.segment.bytes"),)),
+    Key("segment.ms", Kind.LONG, str(7 * DAY_MS), "The age at which a new segment begins.",
+        at_least=1, synonyms=(Synonym("log.roll.ms"), Synonym("log.roll.hours", HOUR_MS))),
+    Key("unclean.leader.election.enable", Kind.BOOLEAN, "false", "Whether a replica out of sync may lead.",
+        synonyms=(Synonym("unclean.leader.election.enable"),)),
+)
+
+_OWN_BROKER_KEYS = _table(
+    Key("auto.create.topics.enable", Kind.BOOLEAN, "true", "Create a topic when a producer first names it."),
+    Key("connections.max.idle.ms", Kind.LONG, "600000", "Close a connection that was silent for so long.", at_least=1),
+    Key("default.replication.factor", Kind.INT, "1", "Replicas of a topic that does not say.", at_least=1),
+    Key("delete.topic.enable", Kind.BOOLEAN, "true", "Whether topics can be deleted at all."),
+    Key("fetch.max.bytes", Kind.INT, str(55 * 2**20), "The most that one fetch may answer with.", at_least=1024),
+    Key("log.retention.check.interval.ms", Kind.LONG, "300000", "How often retention is applied.", at_least=1),
+    Key("max.connections", Kind.INT, "10000", "Connections accepted at the same time.", at_least=1),
+    Key("max.incremental.fetch.session.cache.slots", Kind.INT, "1000", "Fetch sessions kept.", at_least=0),
+    Key("max.request.partition.size.limit", Kind.INT, "2000", "Partitions in one DescribeTopicPartitions answer.",
+        at_least=1),
+    Key("node.id", Kind.INT, "0", "This broker's number in the cluster.", at_least=0),
+    Key("num.partitions", Kind.INT, "1", "Partitions of a topic that does not say.", at_least=1),
+    Key("producer.id.expiration.ms", Kind.INT, str(DAY_MS), "How long a silent producer's sequences are remembered.",
+        at_least=1),
+    Key("queued.max.request.bytes", Kind.LONG, str(256 * 2**20),
+        "Memory for requests that are still arriving; past it the slowest sender is disconnected.", at_least=2**20),
+    Key("socket.request.max.bytes", Kind.INT, str(100 * 2**20), "The largest request that is read.", at_least=1024),
+)
+
+
+def _synonym_keys() -> Iterator[Key]:
+    """A broker setting for each synonym of a topic setting: the same rule, in its own unit."""
+    for key in TOPIC_KEYS.values():
+        for synonym in key.synonyms:
+            default = key.default if synonym.factor == 1 else str(int(key.default) // synonym.factor)
+            yield Key(synonym.name, key.kind, default, key.doc, key.at_least, key.at_most, key.choices)
+
+
+BROKER_KEYS: dict[str, Key] = {**{key.name: key for key in _synonym_keys()}, **_OWN_BROKER_KEYS}
+
+DYNAMIC_BROKER_KEYS = frozenset(key.name for key in _synonym_keys())
+"""Broker settings that can be altered while it runs: the defaults of topic settings."""
+
+
+class Found(NamedTuple):
+    """A setting's value as text, and who gave it under which name."""
+
+    value: str
+    source: Source
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic's settings as the rules use them."""
+
+    cleanup_policy: tuple[str, ...]
+    compression_type: str
+    flush_messages: int
+    flush_ms: int
+    max_message_bytes: int
+    timestamp_after_max_ms: int
+    timestamp_before_max_ms: int
+    log_append_time: bool
+    min_insync_replicas: int
+    retention_bytes: int
+    retention_ms: int
+    segment_bytes: int
+    segment_ms: int
+    index_interval_bytes: int
+    file_delete_delay_ms: int
+
+    @property
+    def flush_before_ack(self) -> bool:
+        """Whether a record counts as written only once it is on stable storage."""
+        return self.flush_messages == 1
+
+
+class Settings:
+    """A broker's own settings (its file), and the look-up of every setting through all layers."""
+
+    def __init__(self, static: Mapping[str, str] | None = None) -> None:
+        self.static = dict(static or {})
+        self._own: dict[str, Any] = {}
+        for name, text in self.static.items():
+            if name not in BROKER_KEYS:
+                raise InvalidConfig(f"unknown setting {name}")
+            BROKER_KEYS[name].parse(text)
+
+    def get(self, name: str) -> Any:
+        """The typed value of a broker setting that cannot change while it runs."""
+        if name not in self._own:
+            key = BROKER_KEYS[name]
+            self._own[name] = key.parse(self.static.get(name, key.default))
+        return self._own[name]
+
+    def broker_layers(self, key: Key, dynamic: Mapping[str, str], cluster: Mapping[str, str]) -> Iterator[Found]:
+        """All values that a broker setting has, the one in force first."""
+        if key.name in dynamic:
+            yield Found(dynamic[key.name], Source.DYNAMIC_BROKER, key.name)
+        if key.name in cluster:
+            yield Found(cluster[key.name], Source.DYNAMIC_DEFAULT_BROKER, key.name)
+        if key.name in self.static:
+            yield Found(self.static[key.name], Source.STATIC_BROKER, key.name)
+        yield Found(key.default, Source.DEFAULT, key.name)
+
+    def topic_layers(
+        self, key: Key, own: Mapping[str, str], dynamic: Mapping[str, str], cluster: Mapping[str, str]
+    ) -> Iterator[Found]:
+        """All values that a topic setting has, the one in force first."""
+        if key.name in own:
+            yield Found(own[key.name], Source.TOPIC, key.name)
+        layers = (
+            (dynamic, Source.DYNAMIC_BROKER),
+            (cluster, Source.DYNAMIC_DEFAULT_BROKER),
+            (self.static, Source.STATIC_BROKER),
+        )
+        for values, source in layers:
+            for synonym in key.synonyms:
+                if synonym.name in values:
+                    text = values[synonym.name]
+                    yield Found(
+                        text if synonym.factor == 1 else str(int(text) * synonym.factor), source, synonym.name
+                    )
+        yield Found(key.default, Source.DEFAULT, key.synonyms[0].name)
+
+    def topic_config(
+        self, own: Mapping[str, str], dynamic: Mapping[str, str], cluster: Mapping[str, str]
+    ) -> TopicConfig:
+        """A topic's settings, resolved through all layers."""
+
+        def value(name: str) -> Any:
+            key = TOPIC_KEYS[name]
+            return key.parse(next(self.topic_layers(key, own, dynamic, cluster)).value)
+
+        return TopicConfig(
+            cleanup_policy=tuple(value("cleanup.policy")),
+            compression_type=value("compression.type"),
+            flush_messages=value("flush.messages"),
+            flush_ms=value("flush.ms"),
+            max_message_bytes=value("max.message.bytes"),
+            timestamp_after_max_ms=value("message.timestamp.after.max.ms"),
+            timestamp_before_max_ms=value("message.timestamp.before.max.ms"),
+            log_append_time=value("message.timestamp.type") == "LogAppendTime",
+            min_insync_replicas=value("min.insync.replicas"),
+            retention_bytes=value("retention.bytes"),
+            retention_ms=value("retention.ms"),
+            segment_bytes=value("segment.bytes"),
+            segment_ms=value("segment.ms"),
+            index_interval_bytes=value("index.interval.bytes"),
+            file_delete_delay_ms=value("file.delete.delay.ms"),
+        )

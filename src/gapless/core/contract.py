@@ -1,0 +1,139 @@
+"""The whole vocabulary between the rules and the world: what can happen to a broker, and what it can ask for.
+
+A `Node` is driven by `step(now_ms, event) -> effects`. It never blocks, awaits or calls back. The shell
+carries out effects in their order, keeps replies in request order per connection, and turns the world
+(sockets, disks, clocks) into events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from gapless.core.records import MetadataRecord
+from gapless.wire.request import RequestHeader
+
+
+class InvariantViolated(Exception):
+    """The rules contradict themselves: a bug of ours, never a peer's fault."""
+
+
+class TopicPartition(NamedTuple):
+    """A partition's name."""
+
+    topic: str
+    partition: int
+
+
+class Randomness(Protocol):
+    """Where ids come from: seeded in tests and simulations, the system's generator in a broker."""
+
+    def getrandbits(self, k: int, /) -> int: ...
+
+
+# ---------------------------------------------------------------------------------------------- events
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A decoded request. The object itself identifies it: every one gets exactly one `Reply`."""
+
+    connection: int
+    header: RequestHeader
+    body: Any
+
+
+@dataclass(slots=True)
+class ConnectionClosed:
+    """Nobody waits for this connection's replies any more."""
+
+    connection: int
+
+
+@dataclass(slots=True)
+class Started:
+    """The journal has been read to its end: register under this address, take up the partitions, then serve."""
+
+    host: str
+    port: int
+
+
+@dataclass(slots=True)
+class Flushed:
+    """All of a partition's log below `offset` is on stable storage."""
+
+    partition: TopicPartition
+    offset: int
+
+
+@dataclass(slots=True)
+class DiskFailed:
+    """A partition's log could not be made durable; what is below its high watermark stays readable."""
+
+    partition: TopicPartition
+    reason: str
+
+
+@dataclass(slots=True)
+class Committed:
+    """Metadata records are in the journal; together they bring the image to `version`.
+
+    `own` tells that they are this node's outstanding proposal.
+    """
+
+    version: int
+    records: list[MetadataRecord]
+    own: bool = False
+
+
+@dataclass(slots=True)
+class Refused:
+    """The outstanding proposal did not enter the journal: it had moved on, or could not be written."""
+
+    reason: str
+    retry: bool
+
+
+@dataclass(slots=True)
+class Tick:
+    """Time has passed: a deadline may be due."""
+
+
+Event = Request | ConnectionClosed | Started | Flushed | DiskFailed | Committed | Refused | Tick
+
+# --------------------------------------------------------------------------------------------- effects
+
+
+@dataclass(slots=True)
+class Reply:
+    """Answer a request. `message` is None if the client asked not to be answered (acks=0)."""
+
+    request: Request
+    message: Any
+
+
+@dataclass(slots=True)
+class Flush:
+    """Make a partition's log durable up to `offset`, then say `Flushed` (one fsync may serve many of these)."""
+
+    partition: TopicPartition
+    offset: int
+
+
+@dataclass(slots=True)
+class Propose:
+    """Add records to the journal if it is still at `expected_version`; `Committed` or `Refused` follows."""
+
+    expected_version: int
+    records: list[MetadataRecord]
+
+
+@dataclass(slots=True)
+class Close:
+    """End a connection whose peer broke the protocol."""
+
+    connection: int
+    reason: str
+
+
+Effect = Reply | Flush | Propose | Close
