@@ -1,4 +1,4 @@
-"""Java from Python: Apache's command-line tools as processes of their own, and its clients in a JVM behind py4j."""
+"""Java from Python: Apache's command-line tools, a process each, and its clients in a JVM behind py4j."""
 
 from __future__ import annotations
 

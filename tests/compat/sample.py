@@ -1,4 +1,4 @@
-"""Records that are easy to get wrong, and the plain form in which every client's view of a record is compared."""
+"""Records that are easy to get wrong, and the plain form in which the clients' views of them are compared."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ class Record(NamedTuple):
 
 
 def rich(partition: int) -> list[Record]:
-    """All that the format allows: null and empty, binary, repeated and null headers, times that run backwards."""
+    """All that the format allows: null, empty, binary, repeated and null headers, times that go backwards."""
     incompressible = random.Random(partition).randbytes(20_000)
     every_byte = bytes(range(256))
-    odd_bytes = bytes(byte for byte in every_byte if byte not in b"\0\n,")  # which end a header that kcat prints
+    odd_bytes = bytes(
+        byte for byte in every_byte if byte not in b"\0\n,"
+    )  # which end a header that kcat prints
     headers = (("same", b"1"), ("same", b"2"), ("empty", b""), ("null", None), ("ünï", odd_bytes))
     parts = [
         (b"plain", b"key", ()),
@@ -60,14 +62,19 @@ def plain(partition: int) -> list[Record]:
     values = [b"first", b"", "grüße, 世界".encode(), b"repeats itself " * 500, b"last"]
     headers = (("origin", b"line"), ("kind", b"text"))
     return [
-        Record(value or None, b"key-%d" % index, headers, None, partition) for index, value in enumerate(values)
+        Record(value or None, b"key-%d" % index, headers, None, partition)
+        for index, value in enumerate(values)
     ]
 
 
 def numbered(count: int, *, partition: int = 0, size_bytes: int = 0) -> list[Record]:
     """Records that can be told apart: value i is its number, padded to a size."""
     return [
-        Record((b"%08d" % i).ljust(size_bytes, b"."), timestamp_ms=AN_HOUR_AGO_MS + i * 1_000, partition=partition)
+        Record(
+            (b"%08d" % i).ljust(size_bytes, b"."),
+            timestamp_ms=AN_HOUR_AGO_MS + i * 1_000,
+            partition=partition,
+        )
         for i in range(count)
     ]
 

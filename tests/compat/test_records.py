@@ -40,7 +40,7 @@ def written(make_client: Callable[[str], Client], new_topic: NewTopic) -> Callab
 def test_every_client_reads_what_every_client_wrote_in_every_compression(
     client: Client, writer: str, written: Callable[[str], Written]
 ) -> None:
-    """Claims A1, A4: keys, values, headers, nulls and times come back byte for byte, partition by partition."""
+    """Claims A1, A4: keys, values, headers, nulls and times come back byte for byte, in each partition."""
     topic, partitions = written(writer)
     for partition, expected in enumerate(partitions):
         found = client.read(topic, partition, 0, len(expected))

@@ -85,7 +85,7 @@ class ModernAdmin(Admin, Protocol):
         ...
 
     def offset_of(self, topic: str, partition: int, point: int) -> tuple[int, int]:
-        """Offset and timestamp at EARLIEST, LATEST, MAX_TIMESTAMP or a time in ms; -1 for what there is not."""
+        """Offset and timestamp at EARLIEST, LATEST, MAX_TIMESTAMP or a time in ms; -1 where there is none."""
         ...
 
 

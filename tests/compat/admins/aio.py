@@ -78,7 +78,9 @@ class AiokafkaAdmin:
         ((code, message, _, _, entries),) = answer.resources
         if code:
             raise BrokerRefused(code, message)
-        return {name: Setting(value, source == _DYNAMIC_TOPIC_CONFIG) for name, value, _, source, *_ in entries}
+        return {
+            name: Setting(value, source == _DYNAMIC_TOPIC_CONFIG) for name, value, _, source, *_ in entries
+        }
 
     def replace_settings(self, topic: str, settings: Mapping[str, str]) -> None:
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs=dict(settings))

@@ -57,7 +57,9 @@ class ConfluentAdmin:
         described = _result(self._client.describe_topics(TopicCollection([topic]))[topic])
         return {
             place.id: PartitionPlace(
-                place.leader.id, tuple(node.id for node in place.replicas), tuple(node.id for node in place.isr)
+                place.leader.id,
+                tuple(node.id for node in place.replicas),
+                tuple(node.id for node in place.isr),
             )
             for place in described.partitions
         }

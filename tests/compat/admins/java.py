@@ -64,7 +64,8 @@ class JavaAdmin:
         config = self._result(self._client.describeConfigs([resource]).all())[resource]
         own = "DYNAMIC_TOPIC_CONFIG"
         return {
-            entry.name(): Setting(entry.value(), entry.source().toString() == own) for entry in config.entries()
+            entry.name(): Setting(entry.value(), entry.source().toString() == own)
+            for entry in config.entries()
         }
 
     def change_setting(self, topic: str, name: str, value: str | None) -> None:

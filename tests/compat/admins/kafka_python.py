@@ -113,7 +113,9 @@ class KafkaPythonAdmin:
         place = TopicPartition(topic, partition)
         with _translated_errors():
             states = self._client.describe_producers([place])[place].active_producers
-        return [ProducerState(state.producer_id, state.producer_epoch, state.last_sequence) for state in states]
+        return [
+            ProducerState(state.producer_id, state.producer_epoch, state.last_sequence) for state in states
+        ]
 
 
 def _resource(topic: str, settings: dict[str, Any] | None = None) -> Any:

@@ -45,7 +45,12 @@ class Client(Protocol):
         ...
 
     def produce(
-        self, topic: str, records: Sequence[Record], how: Sending = AS_IT_COMES, *, bootstrap: str | None = None
+        self,
+        topic: str,
+        records: Sequence[Record],
+        how: Sending = AS_IT_COMES,
+        *,
+        bootstrap: str | None = None,
     ) -> None:
         """Write all with acks=all and wait for every acknowledgement; BrokerRefused if one is refused."""
         ...

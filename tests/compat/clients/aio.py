@@ -22,7 +22,12 @@ class Aiokafka:
         self._bootstrap = bootstrap
 
     def produce(
-        self, topic: str, records: Sequence[Record], how: Sending = AS_IT_COMES, *, bootstrap: str | None = None
+        self,
+        topic: str,
+        records: Sequence[Record],
+        how: Sending = AS_IT_COMES,
+        *,
+        bootstrap: str | None = None,
     ) -> None:
         async def run() -> None:
             producer = AIOKafkaProducer(

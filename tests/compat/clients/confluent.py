@@ -21,7 +21,12 @@ class Confluent:
         self._bootstrap = bootstrap
 
     def produce(
-        self, topic: str, records: Sequence[Record], how: Sending = AS_IT_COMES, *, bootstrap: str | None = None
+        self,
+        topic: str,
+        records: Sequence[Record],
+        how: Sending = AS_IT_COMES,
+        *,
+        bootstrap: str | None = None,
     ) -> None:
         producer = Producer({"bootstrap.servers": bootstrap or self._bootstrap} | producer_properties(how))
         failures: list[KafkaError] = []
@@ -57,7 +62,9 @@ class Confluent:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         with self.consumer() as consumer:
-            first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_TIMEOUT_S)
+            first, end = consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=ANSWER_TIMEOUT_S
+            )
         return first, end
 
     def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
@@ -94,6 +101,7 @@ def producer_properties(how: Sending) -> dict[str, str]:
         "message.max.bytes": how.request_bytes_max,
         "socket.timeout.ms": how.answer_timeout_ms,
         "request.timeout.ms": how.answer_timeout_ms,
+        "reconnect.backoff.max.ms": 200,
     }
     return {name: str(value) for name, value in wanted.items() if value is not None}
 
@@ -105,7 +113,9 @@ def as_record(message: Message) -> Record:
         raise refused(error)
     _, timestamp_ms = message.timestamp()
     headers = tuple((name, value) for name, value in message.headers() or ())
-    return Record(message.value(), message.key(), headers, timestamp_ms, message.partition(), message.offset())
+    return Record(
+        message.value(), message.key(), headers, timestamp_ms, message.partition(), message.offset()
+    )
 
 
 def refused(error: KafkaError) -> Exception:

@@ -1,4 +1,4 @@
-"""Apache's Java client, driven through py4j: 4.3 from Kafka's jars, 3.9 from the jars of Spark's connector."""
+"""Apache's Java client, driven through py4j: 4.3 from Kafka's jars, 3.9 from those of Spark's connector."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ class JavaClient:
         self._bootstrap = bootstrap
 
     def produce(
-        self, topic: str, records: Sequence[Record], how: Sending = AS_IT_COMES, *, bootstrap: str | None = None
+        self,
+        topic: str,
+        records: Sequence[Record],
+        how: Sending = AS_IT_COMES,
+        *,
+        bootstrap: str | None = None,
     ) -> None:
         settings = {"bootstrap.servers": bootstrap or self._bootstrap} | _producer_settings(how)
         clients = self.jvm.org.apache.kafka.clients.producer

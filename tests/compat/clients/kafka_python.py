@@ -21,7 +21,12 @@ class KafkaPython:
         self._bootstrap = bootstrap
 
     def produce(
-        self, topic: str, records: Sequence[Record], how: Sending = AS_IT_COMES, *, bootstrap: str | None = None
+        self,
+        topic: str,
+        records: Sequence[Record],
+        how: Sending = AS_IT_COMES,
+        *,
+        bootstrap: str | None = None,
     ) -> None:
         producer = KafkaProducer(bootstrap_servers=bootstrap or self._bootstrap, **_producer_settings(how))
         try:

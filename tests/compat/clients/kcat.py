@@ -34,14 +34,21 @@ class Kcat:
 
     def run(self, *arguments: str, stdin: bytes = b"", bootstrap: str | None = None) -> bytes:
         """Its output; CalledProcessError shows what it complained about."""
-        command = [self._kcat, "-q", "-b", bootstrap or self._bootstrap, *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, timeout=ANSWER_TIMEOUT_S, check=False)
+        command = [self._kcat, "-q", "-E", "-b", bootstrap or self._bootstrap, *arguments]
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, timeout=ANSWER_TIMEOUT_S, check=False
+        )
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.decode(errors='replace')}")
         return done.stdout
 
     def produce(
-        self, topic: str, records: Sequence[Record], how: Sending = AS_IT_COMES, *, bootstrap: str | None = None
+        self,
+        topic: str,
+        records: Sequence[Record],
+        how: Sending = AS_IT_COMES,
+        *,
+        bootstrap: str | None = None,
     ) -> None:
         headers, partition = records[0].headers, records[0].partition
         if any(record.headers != headers or record.partition != partition for record in records):
