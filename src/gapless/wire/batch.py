@@ -15,9 +15,11 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from gapless.wire.compression import Compression, NotDecompressible, OutputTooLarge, decompress
 from gapless.wire.errors import ErrorCode
+from gapless.wire.walk import fault_in_records
 
-type_buffer = bytes | bytearray | memoryview
+Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE = 61
 """Bytes of a batch before its first record."""
@@ -26,6 +28,11 @@ PREFIX_SIZE = 12
 """Base offset and length: the part that the length field itself does not count."""
 
 MAGIC = 2
+"""The one format of batches in use since Kafka 0.11."""
+
+MAX_OPENED_BYTES = 16 * 1024 * 1024
+"""To how many bytes compressed records are opened when a client's batch is checked."""
+
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 MAX_SEQUENCE = 2**31 - 1
@@ -111,7 +118,7 @@ class BatchHeader(NamedTuple):
         return self.producer_id > NO_PRODUCER_ID
 
 
-def parse_header(buffer: type_buffer, position: int) -> BatchHeader:
+def parse_header(buffer: Buffer, position: int) -> BatchHeader:
     """Read the header that begins at `position`; whatever it claims is not judged here."""
     if position < 0 or position + HEADER_SIZE > len(buffer):
         raise InvalidBatch(
@@ -128,7 +135,7 @@ def parse_header(buffer: type_buffer, position: int) -> BatchHeader:
     )  # fmt: skip
 
 
-def is_intact(buffer: type_buffer, batch: BatchHeader) -> bool:
+def is_intact(buffer: Buffer, batch: BatchHeader) -> bool:
     """Whether the batch lies whole in the buffer, has the one known magic, and its checksum is right."""
     start, end = batch.position, batch.position + batch.size_bytes
     if batch.size_bytes < HEADER_SIZE or end > len(buffer) or buffer[start + _MAGIC_POSITION] != MAGIC:
@@ -155,6 +162,83 @@ def stamp_append_time(payload: memoryview | bytearray, batch: BatchHeader, times
     return batch._replace(crc=crc, attributes=attributes, max_timestamp=timestamp_ms)
 
 
-def check_batches(payload: memoryview) -> list[BatchHeader]:
-    """The headers of what a client sent for one partition, or `InvalidBatch` for the first fault in it."""
-    raise NotImplementedError
+def check_batches(payload: memoryview, produce_version: int = 13) -> list[BatchHeader]:
+    """The headers of what a client sent for one partition, or `InvalidBatch` for the first fault in it.
+
+    Like Kafka, this accepts exactly one batch, though the type allows for more. Compressed records are opened to
+    be counted, up to `MAX_OPENED_BYTES`; of a batch that would become larger only the checksum is believed.
+    """
+    batch = parse_header(payload, 0)
+    _check_frame(payload, batch)
+    _check_claims(batch, produce_version)
+    _check_records(payload, batch)
+    return [batch]
+
+
+def _check_frame(payload: memoryview, batch: BatchHeader) -> None:
+    """The payload is one whole batch of format 2, unharmed."""
+    if batch.size_bytes < HEADER_SIZE:
+        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"a batch claims a size of {batch.size_bytes} bytes")
+    if batch.size_bytes > len(payload):
+        raise InvalidBatch(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"a batch claims {batch.size_bytes} bytes, {len(payload)} were sent",
+        )
+    magic = payload[_MAGIC_POSITION]
+    if magic != MAGIC:
+        # Formats 0 and 1 are valid but from before Kafka 0.11; produce requests may not carry them any more.
+        code = ErrorCode.INVALID_RECORD if magic < MAGIC else ErrorCode.CORRUPT_MESSAGE
+        raise InvalidBatch(code, f"a batch has format {magic}, only format {MAGIC} is accepted")
+    if batch.size_bytes < len(payload):
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD,
+            f"{len(payload) - batch.size_bytes} bytes follow the one batch that a partition may be sent",
+        )
+    if crc32c(payload[_CRC_START:]) != batch.crc:
+        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "a batch does not match its checksum")
+
+
+def _check_claims(batch: BatchHeader, produce_version: int) -> None:
+    """What the header says makes sense, and is for a client to say."""
+    if batch.base_offset != 0:
+        raise _invalid_record(f"a client sent the base offset {batch.base_offset}, only 0 is allowed")
+    if batch.record_count <= 0 or batch.last_offset_delta != batch.record_count - 1:
+        raise _invalid_record(
+            f"a batch of {batch.record_count} records claims a last offset delta of {batch.last_offset_delta}"
+        )
+    attributes = batch.attributes
+    if attributes & _CONTROL:
+        raise _invalid_record("a client sent a control batch")
+    if batch.producer_id > NO_PRODUCER_ID and (batch.base_sequence < 0 or batch.producer_epoch < 0):
+        raise _invalid_record(
+            f"producer {batch.producer_id} sent the epoch {batch.producer_epoch} "
+            f"and the sequence {batch.base_sequence}"
+        )
+    if attributes & _LOG_APPEND_TIME:
+        raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, "a client set the timestamp type to LogAppendTime")
+    compression = attributes & _COMPRESSION_MASK
+    if compression > Compression.ZSTD or (compression == Compression.ZSTD and produce_version < 7):
+        raise InvalidBatch(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"compression {compression} is not allowed in version {produce_version} of a produce request",
+        )
+
+
+def _check_records(payload: memoryview, batch: BatchHeader) -> None:
+    """There are as many records as the header says, and nothing else."""
+    records: Buffer = payload[HEADER_SIZE:]
+    compression = batch.attributes & _COMPRESSION_MASK
+    if compression:
+        try:
+            records = decompress(compression, records, MAX_OPENED_BYTES)
+        except OutputTooLarge:
+            return
+        except NotDecompressible as error:
+            raise _invalid_record(f"the records cannot be decompressed: {error}") from None
+    fault = fault_in_records(records, batch.record_count)
+    if fault is not None:
+        raise _invalid_record(fault)
+
+
+def _invalid_record(message: str) -> InvalidBatch:
+    return InvalidBatch(ErrorCode.INVALID_RECORD, message)
