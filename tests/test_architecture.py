@@ -74,14 +74,17 @@ class Import(NamedTuple):
 
 @cache
 def project_files() -> tuple[Path, ...]:
-    """All that is or would be committed."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    ).stdout.decode()
-    paths = (ROOT / name for name in listed.split("\0") if name)
+    """All that is or would be committed; in a copy without git, all that is not hidden or made by tools."""
+    git = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(git, cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode == 0:
+        paths = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    else:
+        top = [path for path in ROOT.iterdir() if path.name not in {"jars", "build", "dist"}]
+        shown = [path for path in top if not path.name.startswith(".")]
+        paths = [
+            path for each in shown for path in [each, *each.rglob("*")] if "__pycache__" not in path.parts
+        ]
     return tuple(sorted(path for path in paths if path.is_file()))
 
 
