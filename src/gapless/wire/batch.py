@@ -143,7 +143,9 @@ def is_intact(buffer: Buffer, batch: BatchHeader) -> bool:
     return crc32c(memoryview(buffer)[start + _CRC_START : end]) == batch.crc
 
 
-def stamp(payload: memoryview | bytearray, batch: BatchHeader, base_offset: int, leader_epoch: int) -> BatchHeader:
+def stamp(
+    payload: memoryview | bytearray, batch: BatchHeader, base_offset: int, leader_epoch: int
+) -> BatchHeader:
     """Give a batch its place in the log, in place: both fields lie outside its checksum."""
     _PREFIX_AND_EPOCH.pack_into(
         payload, batch.position, base_offset, batch.size_bytes - PREFIX_SIZE, leader_epoch
@@ -165,8 +167,8 @@ def stamp_append_time(payload: memoryview | bytearray, batch: BatchHeader, times
 def check_batches(payload: memoryview, produce_version: int = 13) -> list[BatchHeader]:
     """The headers of what a client sent for one partition, or `InvalidBatch` for the first fault in it.
 
-    Like Kafka, this accepts exactly one batch, though the type allows for more. Compressed records are opened to
-    be counted, up to `MAX_OPENED_BYTES`; of a batch that would become larger only the checksum is believed.
+    Like Kafka, this accepts exactly one batch, though the type allows for more. Compressed records are opened
+    to be counted, up to `MAX_OPENED_BYTES`; a batch that would become larger is taken at its word.
     """
     batch = parse_header(payload, 0)
     _check_frame(payload, batch)

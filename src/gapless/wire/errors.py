@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class MalformedMessage(Exception):
-    """The peer sent bytes that are not what they claim to be; the connection cannot be trusted any further."""
+    """The peer sent bytes that are not what they claim to be; its connection cannot be trusted."""
 
 
 class ErrorCode(IntEnum):

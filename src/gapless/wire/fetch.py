@@ -276,7 +276,7 @@ _THROTTLE_ERROR_SESSION = Struct(">ihi")
 
 
 def encode_response(response: FetchResponse, version: int) -> list[Part]:
-    """The body of a reply; the first part is bytes, and every non-empty records reference a part of its own."""
+    """The body of a reply; the first part is bytes, and every non-empty `RecordsRef` is a part of its own."""
     flexible = version >= FIRST_FLEXIBLE_VERSION
     parts: list[Part] = []
     if version >= 7:

@@ -1,7 +1,7 @@
 """Fetch from the fetcher's side: requests encoded, replies decoded (a replica follows its leader with these).
 
-The inverse of `fetch`, for the same versions and the same classes. Records of a decoded reply are views of its
-frame.
+The inverse of `fetch`, for the same versions and the same classes. Records of a decoded reply are views of
+its frame.
 """
 
 from __future__ import annotations

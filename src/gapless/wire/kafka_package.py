@@ -1,9 +1,9 @@
-"""Enters the package `kafka` (kafka-python) without running its `__init__`; import this before any part of it.
+"""Enters the package `kafka` (kafka-python) without running its `__init__`; import this before its parts.
 
 Only its message schemas are used here, but `kafka/__init__.py` imports clients, sockets and metrics: 90 ms of
-start-up and 14 MB that a broker has no use for. Should anybody in the process ask `kafka` for a name of its own
-(`from kafka import KafkaConsumer`), the `__init__` is run at that moment, and the package behaves from then on
-as if it had been imported the ordinary way.
+start-up and 14 MB that a broker has no use for. Should anybody in the process ask `kafka` for a name of its
+own (`from kafka import KafkaConsumer`), the `__init__` is run at that moment, and from then on the package
+behaves as if it had been imported the ordinary way.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The messages of all APIs but Produce and Fetch: kafka-python's classes, re-exported with their types.
 
-They serve as containers and encode themselves; requests are decoded by `schema`, which trusts no length in them.
+They serve as containers and encode themselves; requests are decoded by `schema`, which trusts no length.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ from kafka.protocol.admin.users import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
+from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer.group import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -138,7 +139,6 @@ from kafka.protocol.sasl import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from kafka.protocol.api_message import ApiMessage
 
 REQUESTS: dict[int, type[ApiMessage]] = {
     request.API_KEY: request
@@ -199,7 +199,6 @@ REQUESTS: dict[int, type[ApiMessage]] = {
 
 __all__ = [
     "REQUESTS",
-    "ApiMessage",
     "AddOffsetsToTxnRequest",
     "AddOffsetsToTxnResponse",
     "AddPartitionsToTxnRequest",
@@ -214,6 +213,7 @@ __all__ = [
     "AlterReplicaLogDirsResponse",
     "AlterUserScramCredentialsRequest",
     "AlterUserScramCredentialsResponse",
+    "ApiMessage",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
     "CreateAclsRequest",

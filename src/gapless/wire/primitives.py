@@ -7,15 +7,15 @@ early: a codec turns those into `MalformedMessage` once, around the whole messag
 
 from __future__ import annotations
 
+import struct
 from struct import Struct
-from struct import error as StructError
 from uuid import UUID
 
 from gapless.wire.errors import MalformedMessage
 
 Buffer = bytes | bytearray | memoryview
 
-TRUNCATED = (IndexError, StructError)
+TRUNCATED = (IndexError, struct.error)
 """What reading past the end of a buffer raises."""
 
 INT16 = Struct(">h")
@@ -103,8 +103,7 @@ def skip_tagged_fields(buffer: Buffer, position: int) -> int:
     """Step over a section of tagged fields none of which is of interest."""
     count, position = read_uvarint(buffer, position)
     for _ in range(count):
-        _tag, start, end = read_tagged_field(buffer, position)
-        position = end
+        _tag, _start, position = read_tagged_field(buffer, position)
     return position
 
 

@@ -13,7 +13,6 @@ from uuid import UUID
 
 from gapless.wire.errors import MalformedMessage
 from gapless.wire.primitives import (
-    INT16,
     INT32,
     TRUNCATED,
     ZERO_UUID,
@@ -155,7 +154,7 @@ def _payload(frame: memoryview, start: int, size: int) -> tuple[memoryview | Non
 
 _RESULT_V3 = Struct(">ihqq")
 _RESULT_V5 = Struct(">ihqqq")
-_LEADER_FIELD = Struct(">BBBiiB")  # count of tagged fields, tag, size, leader id, leader epoch, no tags inside
+_LEADER_FIELD = Struct(">BBBiiB")  # one tagged field: tag, size, leader id, leader epoch, no tags inside
 
 
 def encode_response(response: ProduceResponse, version: int) -> bytes:
@@ -191,8 +190,8 @@ def _encode_flexible_result(parts: list[bytes], result: ProducePartitionResult, 
             result.log_start_offset,
         )
     )
-    # No single records are blamed: the array of record errors is empty.
-    parts.append(b"\x01\x00" if result.error_message is None else b"\x01" + compact_string(result.error_message))
+    parts.append(b"\x01")  # no single records are blamed: an empty array of record errors
+    parts.append(compact_string(result.error_message))
     leader = result.current_leader
     if leader is None or version < 10:
         parts.append(b"\x00")

@@ -1,7 +1,7 @@
 """The records inside a batch: read one by one, or built into a batch.
 
-For tools, tests, coordinators and look-ups by time; a broker's hot path handles whole batches only. Whatever is
-wrong inside a batch is an `InvalidBatch`, and opening one never makes more than the given number of bytes.
+For tools, tests, coordinators and look-ups by time; a broker's hot path handles whole batches only. Whatever
+is wrong inside a batch is an `InvalidBatch`, and opening one never makes more than the given number of bytes.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _append_bytes(out: bytearray, value: bytes | None) -> None:
 
 
 def _assemble(header: BatchHeader, records: bytes) -> bytearray:
-    """A batch from its header's fields and its records as they are to be stored; size and checksum are computed."""
+    """A batch of a header and records as they are to be stored; size and checksum are filled in."""
     batch = bytearray(HEADER_SIZE + len(records))
     batch[HEADER_SIZE:] = records
     _HEADER.pack_into(

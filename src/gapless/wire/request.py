@@ -83,7 +83,7 @@ def decode_body(header: RequestHeader, frame: memoryview, offset: int) -> Reques
     else:
         message, end = _reader(api_key, version)(frame, offset)
     if end != len(frame):
-        raise MalformedMessage(f"{len(frame) - end} bytes follow a request of API {api_key} version {version}")
+        raise MalformedMessage(f"{len(frame) - end} bytes follow a request of API {api_key} v{version}")
     return message
 
 
@@ -103,7 +103,7 @@ def _reader(api_key: int, version: int) -> Reader:
 
 def encode_reply(header: RequestHeader, message: Response) -> list[bytes | RecordsRef]:
     """A whole frame, its length in front; only replies to Fetch have more than one part."""
-    api_key, version = header.api_key, header.api_version
+    version = header.api_version
     if isinstance(message, FetchResponse):
         parts = fetch.encode_response(message, version)
         size = sum(len(part) if isinstance(part, bytes) else part.size for part in parts)

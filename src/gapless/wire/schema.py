@@ -2,8 +2,8 @@
 
 kafka-python can decode, too, but not a hostile peer's bytes: its integers of variable length have no end, one
 tagged field makes it copy the rest of the message, lengths beyond the end are cut silently, and null turns up
-where no null may be. So the descriptions it ships are compiled here into readers that check every length before
-they follow it, in time and memory linear in the size of the message. The values go into its classes.
+where no null may be. So the descriptions it ships are compiled here into readers that check every length
+before they follow it, in time and memory linear in the size of the message. The values go into its classes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Checks that the records of a batch are as many as it says and fill it exactly, without reading them.
 
-A record begins with its length, so one step leads to the next. In Python a step costs about 0.1 µs, as much as
-all other handling of a 100-byte record. But neighbours often have equal lengths: then the length bytes of a
-whole run lie at regular distances, and one strided comparison covers the run, some 9 ns a record.
+A record begins with its length, so one step leads to the next. In Python a step costs about 0.1 µs, as much
+as all other handling of a 100-byte record. But neighbours often have equal lengths: then the length bytes of
+a whole run lie at regular distances, and one strided comparison covers the run, some 9 ns a record.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def fault_in_records(records: Buffer, count: int) -> str | None:
 
 
 def _quick_walk(data: Buffer, count: int) -> int:
-    """The position after `count` records; beyond the end or an IndexError if a length is not an ordinary one."""
+    """The position after `count` records; beyond the end, or an IndexError, if a length is not ordinary."""
     low, high = _LOW, _HIGH
     position = 0
     size = len(data)
