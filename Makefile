@@ -9,6 +9,7 @@ CHECKED := $(wildcard src tests tools benchmarks)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+.NOTPARALLEL:
 .PHONY: help setup demo test bench lint format lock clean
 
 help: ## show this list
