@@ -1,0 +1,22 @@
+"""Every command of `gapless`, by name. Imports nothing, so that any command starts as fast as it can."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """Where a command lives and what `gapless --help` says of it."""
+
+    module: str
+    summary: str
+    starts_at_once: bool = False  # offers `main(argv)` and is run without typer
+
+
+COMMANDS: dict[str, Command] = {
+    "up": Command("gapless.cli.up", "Run a broker in the foreground.", starts_at_once=True),
+    "topics": Command("gapless.cli.topics", "Create, list, describe, alter and delete topics."),
+    "produce": Command("gapless.cli.produce", "Send lines, or numbered records, to a topic."),
+    "consume": Command("gapless.cli.consume", "Print the records of a topic."),
+    "demo": Command("gapless.cli.demo", "Follow a million records through a crash, and account for each."),
+}

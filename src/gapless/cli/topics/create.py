@@ -1,0 +1,54 @@
+"""`gapless topics create`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import NewTopic
+
+from gapless.cli.connection import BootstrapOption, ClientConfigOption, Connection, kafka_errors, split_pairs
+from gapless.cli.group import examples
+from gapless.cli.output import say
+
+EXAMPLES = examples(
+    "gapless topics create orders --partitions 6",
+    "gapless topics create payments --config flush.messages=1 --config retention.ms=-1",
+)
+
+
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new topic.")],
+    partitions: Annotated[int, typer.Option(metavar="N", min=1, help="How many partitions.")] = 1,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="How many copies. [default: the cluster's]", show_default=False
+        ),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", metavar="KEY=VALUE", help="A setting of the topic; may be repeated."),
+    ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="An existing topic is no error.")
+    ] = False,
+    bootstrap: BootstrapOption = None,
+    client_config: ClientConfigOption = None,
+) -> None:
+    """Create a topic."""
+    settings = split_pairs(config or [], "--config")
+    admin = Connection(bootstrap, client_config).admin()
+    # The cluster fills in its default for a replication factor of -1.
+    topic = NewTopic(name, partitions, replication_factor or -1, config=settings)
+    created = admin.create_topics([topic])[name]
+    with kafka_errors(f"cannot create {name}"):
+        try:
+            created.result()
+        except KafkaException as error:
+            if not (if_not_exists and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS):
+                raise
+            say(f"{name} exists already")
+            return
+    say(f"created {name} with {partitions} partition{'s' if partitions != 1 else ''}")

@@ -1,0 +1,101 @@
+"""`gapless topics describe`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from confluent_kafka import Node, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, TopicDescription
+
+from gapless.cli.connection import BootstrapOption, ClientConfigOption, Connection, JsonOption, kafka_errors
+from gapless.cli.group import examples
+from gapless.cli.output import say, say_json, say_table
+from gapless.cli.topics.offsets import ask_ranges
+
+EXAMPLES = examples("gapless topics describe orders", "gapless topics describe orders --json | jq .configs")
+
+
+def describe(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The topic.")],
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = None,
+    client_config: ClientConfigOption = None,
+) -> None:
+    """Show a topic's partitions with leader, replicas and offsets, and its settings that are not defaults."""
+    admin = Connection(bootstrap, client_config).admin()
+    with kafka_errors(f"cannot describe {name}"):
+        topic = admin.describe_topics(TopicCollection([name]), request_timeout=10)[name].result()
+        configs = _settings_of(admin, name)
+    partitions = _partitions_of(admin, topic)
+    if as_json:
+        say_json(
+            {
+                "topic": name,
+                "id": str(topic.topic_id),
+                "internal": topic.is_internal,
+                "partitions": partitions,
+                "configs": {config["name"]: config["value"] for config in configs},
+            }
+        )
+        return
+    say(f"{name}  (id {topic.topic_id}{', internal' if topic.is_internal else ''})")
+    say_table(
+        ("partition", "leader", "replicas", "in sync", "start", "end", "records"),
+        [
+            (
+                p["partition"],
+                p["leader"],
+                _ids(p["replicas"]),
+                _ids(p["isr"]),
+                p["start"],
+                p["end"],
+                p["records"],
+            )
+            for p in partitions
+        ],
+    )
+    if configs:
+        say_table(("setting", "value", "set by"), [(c["name"], c["value"], c["source"]) for c in configs])
+    else:
+        say("all settings are defaults")
+
+
+def _partitions_of(admin: AdminClient, topic: TopicDescription) -> list[dict[str, Any]]:
+    numbers = sorted(partition.id for partition in topic.partitions)
+    ranges = ask_ranges(admin, [(topic.name, number) for number in numbers])
+    return [
+        {
+            "partition": partition.id,
+            "leader": _id(partition.leader),
+            "replicas": [node.id for node in partition.replicas],
+            "isr": [node.id for node in partition.isr],
+            "start": ranges[topic.name, partition.id].start,
+            "end": ranges[topic.name, partition.id].end,
+            "records": ranges[topic.name, partition.id].records,
+        }
+        for partition in sorted(topic.partitions, key=lambda partition: partition.id)
+    ]
+
+
+def _settings_of(admin: AdminClient, name: str) -> list[dict[str, str]]:
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+    entries = admin.describe_configs([resource])[resource].result().values()
+    return [
+        {
+            "name": entry.name,
+            "value": "(hidden)" if entry.is_sensitive else str(entry.value),
+            "source": ConfigSource(entry.source).name.removesuffix("_CONFIG").replace("_", " ").lower(),
+        }
+        for entry in sorted(entries, key=lambda entry: entry.name)
+        if not entry.is_default and entry.source != ConfigSource.DEFAULT_CONFIG.value
+    ]
+
+
+def _id(node: Node | None) -> int | None:
+    """A partition without leader has none, whatever the client library's types say."""
+    return node.id if node is not None else None
+
+
+def _ids(numbers: list[int]) -> str:
+    return " ".join(map(str, numbers)) or "-"
