@@ -170,6 +170,8 @@ def check_batches(payload: memoryview, produce_version: int = 13) -> list[BatchH
     Like Kafka, this accepts exactly one batch, though the type allows for more. Compressed records are opened
     to be counted, up to `MAX_OPENED_BYTES`; a batch that would become larger is taken at its word.
     """
+    if len(payload) < HEADER_SIZE:
+        raise _invalid_record(f"{len(payload)} bytes are not a batch")
     batch = parse_header(payload, 0)
     _check_frame(payload, batch)
     _check_claims(batch, produce_version)
@@ -179,23 +181,18 @@ def check_batches(payload: memoryview, produce_version: int = 13) -> list[BatchH
 
 def _check_frame(payload: memoryview, batch: BatchHeader) -> None:
     """The payload is one whole batch of format 2, unharmed."""
-    if batch.size_bytes < HEADER_SIZE:
-        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"a batch claims a size of {batch.size_bytes} bytes")
-    if batch.size_bytes > len(payload):
-        raise InvalidBatch(
-            ErrorCode.CORRUPT_MESSAGE,
-            f"a batch claims {batch.size_bytes} bytes, {len(payload)} were sent",
-        )
+    size_bytes = batch.size_bytes
+    if size_bytes < HEADER_SIZE:
+        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"a batch claims a size of {size_bytes} bytes")
+    if size_bytes > len(payload):
+        raise _invalid_record(f"a batch claims {size_bytes} bytes, {len(payload)} were sent")
     magic = payload[_MAGIC_POSITION]
     if magic != MAGIC:
-        # Formats 0 and 1 are valid but from before Kafka 0.11; produce requests may not carry them any more.
+        # Formats 0 and 1 are known, but from before Kafka 0.11; produce requests may not carry them any more.
         code = ErrorCode.INVALID_RECORD if magic < MAGIC else ErrorCode.CORRUPT_MESSAGE
         raise InvalidBatch(code, f"a batch has format {magic}, only format {MAGIC} is accepted")
-    if batch.size_bytes < len(payload):
-        raise InvalidBatch(
-            ErrorCode.INVALID_RECORD,
-            f"{len(payload) - batch.size_bytes} bytes follow the one batch that a partition may be sent",
-        )
+    if size_bytes < len(payload):
+        raise _invalid_record(f"{len(payload) - size_bytes} bytes follow the one batch that is allowed")
     if crc32c(payload[_CRC_START:]) != batch.crc:
         raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "a batch does not match its checksum")
 

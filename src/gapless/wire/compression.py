@@ -41,6 +41,14 @@ _XERIAL_HEADER_BYTES = len(_XERIAL_MAGIC) + len(_XERIAL_VERSIONS)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_LENGTH = Struct(">i")
 
+# Java clients and brokers read only frames whose blocks do not refer to each other; cramjam makes others. So
+# frames are put together here: independent blocks of at most 64 KB, no sizes, no checksums (batches have one).
+_LZ4_FRAME_HEADER = bytes.fromhex("04224d18 60 40 82")
+_LZ4_END_MARK = b"\x00\x00\x00\x00"
+_LZ4_BLOCK_BYTES = 64 * 1024
+_LZ4_BLOCK_LENGTH = Struct("<I")
+_LZ4_NOT_COMPRESSED = 0x80000000
+
 _SMALLEST_OUTPUT_BYTES = 64 * 1024
 _USUAL_RATIO = 8
 _OUTPUT_GROWTH = 4
@@ -56,7 +64,7 @@ def compress(codec: int, data: Buffer) -> bytes:
     if codec == Compression.SNAPPY:
         return _compress_xerial(data)
     if codec == Compression.LZ4:
-        return bytes(cramjam.lz4.compress(data))
+        return _compress_lz4(data)
     if codec == Compression.ZSTD:
         return bytes(cramjam.zstd.compress(data))
     raise ValueError(f"there is no compression {codec}")
@@ -93,6 +101,20 @@ def _decompress_into(decode: Callable[[Any, Any], int], data: Buffer, max_bytes:
         if output_bytes == max_bytes:
             raise OutputTooLarge(f"more than {max_bytes} bytes")
         output_bytes = min(max_bytes, output_bytes * _OUTPUT_GROWTH)
+
+
+def _compress_lz4(data: Buffer) -> bytes:
+    view = memoryview(data)
+    parts = [_LZ4_FRAME_HEADER]
+    for start in range(0, len(view), _LZ4_BLOCK_BYTES):
+        block = view[start : start + _LZ4_BLOCK_BYTES]
+        compressed = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        if len(compressed) < len(block):
+            parts += (_LZ4_BLOCK_LENGTH.pack(len(compressed)), compressed)
+        else:
+            parts += (_LZ4_BLOCK_LENGTH.pack(len(block) | _LZ4_NOT_COMPRESSED), block)
+    parts.append(_LZ4_END_MARK)
+    return b"".join(parts)
 
 
 def _compress_xerial(data: Buffer) -> bytes:
