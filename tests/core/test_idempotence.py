@@ -1,0 +1,111 @@
+"""Claims C4, C5: a producer's sequence decides what is stored, what is a duplicate, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from gapless.core.producers import MAX_PRODUCERS, SEQUENCE_MAX, Producers
+from gapless.wire.errors import ErrorCode
+from tests.core.harness import World, batch
+
+ME = (4000, 0)
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.create_topic("t")
+    return world
+
+
+def test_the_next_sequence_is_stored(world: World) -> None:
+    first = world.produce("t", batch(b"a", b"b", producer=ME, sequence=0))
+    second = world.produce("t", batch(b"c", producer=ME, sequence=2))
+    assert (first.error, first.base_offset) == (0, 0)
+    assert (second.error, second.base_offset) == (0, 2)
+
+
+def test_a_retry_is_answered_as_the_first_time_and_not_stored(world: World) -> None:
+    for sequence in range(5):
+        world.produce("t", batch(b"x", producer=ME, sequence=sequence))
+    for sequence in range(5):
+        again = world.produce("t", batch(b"x", producer=ME, sequence=sequence))
+        assert (again.error, again.base_offset) == (0, sequence)
+    assert world.partition("t").log.end_offset == 5
+
+
+def test_a_batch_older_than_the_window_is_refused_not_stored(world: World) -> None:
+    for sequence in range(6):
+        world.produce("t", batch(b"x", producer=ME, sequence=sequence))
+    result = world.produce("t", batch(b"x", producer=ME, sequence=0))
+    assert result.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert world.partition("t").log.end_offset == 6
+
+
+def test_a_gap_is_refused_and_the_missing_batch_still_fits(world: World) -> None:
+    world.produce("t", batch(b"0", producer=ME, sequence=0))
+    assert world.produce("t", batch(b"2", producer=ME, sequence=2)).error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert world.produce("t", batch(b"1", producer=ME, sequence=1)).base_offset == 1
+
+
+def test_an_older_epoch_is_fenced_and_a_newer_one_begins_at_zero(world: World) -> None:
+    world.produce("t", batch(b"0", producer=(1, 3), sequence=0))
+    assert world.produce("t", batch(b"1", producer=(1, 2), sequence=1)).error == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert world.produce("t", batch(b"1", producer=(1, 4), sequence=1)).error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert world.produce("t", batch(b"1", producer=(1, 4), sequence=0)).error == 0
+
+
+def test_the_sequence_wraps_around(world: World) -> None:
+    world.produce("t", batch(b"x", producer=ME, sequence=SEQUENCE_MAX - 1))
+    across = batch(b"y", b"z", b"0", producer=ME, sequence=SEQUENCE_MAX)
+    assert world.produce("t", across).base_offset == 1
+    assert world.produce("t", batch(b"2", producer=ME, sequence=2)).base_offset == 4
+
+
+def test_an_unknown_producer_may_begin_anywhere(world: World) -> None:
+    assert world.produce("t", batch(b"x", producer=ME, sequence=17)).error == 0
+
+
+def test_sequences_survive_a_restart(world: World) -> None:
+    for sequence in range(3):
+        world.produce("t", batch(b"x", producer=ME, sequence=sequence))
+    world.restart()
+    assert world.produce("t", batch(b"x", producer=ME, sequence=1)).base_offset == 1
+    assert world.produce("t", batch(b"x", producer=ME, sequence=5)).error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert world.produce("t", batch(b"x", producer=ME, sequence=3)).base_offset == 3
+
+
+def test_two_producers_and_two_partitions_do_not_mix() -> None:
+    world = World()
+    world.create_topic("t", partitions=2)
+    world.produce("t", batch(b"x", producer=(1, 0), sequence=0))
+    assert world.produce("t", batch(b"x", producer=(2, 0), sequence=0)).base_offset == 1
+    assert world.produce("t", batch(b"x", producer=(1, 0), sequence=0), partition=1).base_offset == 0
+
+
+def test_an_idempotent_producer_sends_one_batch_per_partition(world: World) -> None:
+    two = world.produce("t", batch(b"x", producer=ME, sequence=0), batch(b"y", producer=ME, sequence=1))
+    assert two.error == ErrorCode.INVALID_RECORD
+
+
+def test_a_silent_producer_is_forgotten_after_its_expiration() -> None:
+    world = World(producer_id_expiration_ms="60000", log_retention_check_interval_ms="1000")
+    world.create_topic("t", retention_ms="-1")
+    world.produce("t", batch(b"x", producer=ME, sequence=0))
+    world.advance(59_000)
+    assert len(world.partition("t").producers) == 1
+    world.advance(3_000)
+    assert len(world.partition("t").producers) == 0
+
+
+def test_what_producers_cost_is_bounded() -> None:
+    world = World()
+    world.create_topic("t")
+    producers: Producers = world.partition("t").producers
+    world.produce("t", batch(b"x", producer=ME, sequence=0))
+    log = world.partition("t").log
+    (header,) = log.batches_from(0)
+    for producer_id in range(10_000, 10_000 + MAX_PRODUCERS):
+        producers.record(header._replace(producer_id=producer_id))
+    assert len(producers) == MAX_PRODUCERS
+    assert ME[0] not in dict(producers)
