@@ -24,6 +24,9 @@ from .jvm import java_machine, kafka_3_9_jars, kafka_4_3_jars
 from .peers import Peer, running_peer
 
 CLIENTS = ("confluent", "kafka-python", "aiokafka", "kcat", "java-4.3", "java-3.9")
+REPLACING_ADMINS = ("confluent", "aiokafka", "java-3.9")
+INSIGHTFUL_ADMINS = ("kafka-python", "java-4.3", "java-3.9")
+MODERN_ADMINS = ("confluent", "kafka-python", "java-4.3", "java-3.9")
 ADMINS = ("confluent", "kafka-python", "aiokafka", "java-4.3", "java-3.9")
 
 NewTopic = Callable[..., str]
@@ -116,6 +119,7 @@ def new_topic(bootstrap: str, topic_name: Callable[[], str]) -> NewTopic:
     def make(partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
         topic = topic_name()
         maker.create_topic(topic, partitions, settings=settings)
+        maker.wait_for_leaders(topic, partitions)
         return topic
 
     return make

@@ -14,8 +14,8 @@ from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from gapless.jars import jar_paths
 from gapless.java import find_java
+from gapless.testing.apache_kafka import kafka_tool
 
-TOOL_TIMEOUT_S = 60.0
 PYSPARK_JARS = Path(pyspark.__file__).parent / "jars"
 # These JVMs live for seconds: quick to start is better than fast later.
 _JVM_OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -33,16 +33,12 @@ def kafka_3_9_jars() -> list[Path]:
     return client + [path for path in sorted(PYSPARK_JARS.glob("*.jar")) if path.name.startswith(wanted)]
 
 
-def run_tool(main: str, *arguments: str, stdin: str = "", may_fail: bool = False) -> str:
-    """Run one of Kafka's tools as its scripts do: all that it printed, or an error with it."""
-    classpath = os.pathsep.join(str(jar) for jar in kafka_4_3_jars())
-    command = [str(find_java().executable), *_JVM_OPTIONS, "-cp", classpath, main, *arguments]
-    done = subprocess.run(
-        command, input=stdin, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False
-    )
-    if done.returncode != 0 and not may_fail:
-        raise RuntimeError(f"{main} {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}")
-    return done.stdout + done.stderr
+def run_tool(tool: str, *arguments: str, stdin: str = "") -> str:
+    """What one of Kafka's tools printed, if it succeeded."""
+    done = kafka_tool(tool, *arguments, stdin=stdin)
+    if done.returncode != 0:
+        raise RuntimeError(f"{tool} {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
 
 
 @contextmanager

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from gapless.testing.apache_kafka import ApacheKafka
+
 # Looked after often, so that a test of retention need not wait for minutes.
 BROKER_SETTINGS = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"}
 
@@ -23,5 +25,8 @@ def running_peer(name: str, folder: Path) -> Iterator[Peer]:
     """Start the broker that `--peer` names, with its data in `folder`, and stop it afterwards."""
     if ":" in name:
         yield Peer(name, None)
+    elif name == "apache":
+        with ApacheKafka(heap_mb=512, properties=BROKER_SETTINGS) as kafka:
+            yield Peer(kafka.bootstrap, kafka.data_folder)
     else:
         raise ValueError(f"no peer named {name}: choose embedded, apache, or HOST:PORT")

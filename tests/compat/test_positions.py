@@ -9,10 +9,8 @@ from .admins import EARLIEST, LATEST, MAX_TIMESTAMP, ModernAdmin
 from .clients import Client, Deadline, Sending
 from .clients.confluent import Confluent, as_record
 from .clients.kcat import Kcat, parse
-from .conftest import NewTopic
+from .conftest import MODERN_ADMINS, NewTopic
 from .sample import AN_HOUR_AGO_MS, CODECS, Record, numbered, numbers
-
-MODERN_ADMINS = ("confluent", "kafka-python", "java-4.3", "java-3.9")
 
 
 @pytest.fixture(scope="module")

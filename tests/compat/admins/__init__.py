@@ -64,10 +64,6 @@ class Admin(Protocol):
 
     def settings(self, topic: str) -> dict[str, Setting]: ...
 
-    def replace_settings(self, topic: str, settings: Mapping[str, str]) -> None:
-        """Set these and unset all others (AlterConfigs)."""
-        ...
-
     def delete_records(self, topic: str, partition: int, before: int) -> int:
         """The first offset that is left."""
         ...
@@ -75,6 +71,14 @@ class Admin(Protocol):
     def cluster(self) -> Cluster: ...
 
     def close(self) -> None: ...
+
+
+class ReplacingAdmin(Admin, Protocol):
+    """What newer clients have dropped."""
+
+    def replace_settings(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Set these and unset all others (AlterConfigs)."""
+        ...
 
 
 class ModernAdmin(Admin, Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -19,7 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from ..clients import ANSWER_TIMEOUT_S
+from ..clients import ANSWER_TIMEOUT_S, BrokerRefused, Deadline
 from ..clients.confluent import refused
 from . import EARLIEST, LATEST, MAX_TIMESTAMP, Cluster, PartitionPlace, Setting
 
@@ -46,6 +47,18 @@ class ConfluentAdmin:
     ) -> None:
         new = NewTopic(topic, partitions, replication_factor, config=dict(settings or {}))
         _result(self._client.create_topics([new], validate_only=validate_only)[topic])
+
+    def wait_for_leaders(self, topic: str, partitions: int) -> None:
+        """Until every partition answers: the first writes to a new topic must not need a second try."""
+        deadline = Deadline(f"leaders of {topic}")
+        places = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
+        while deadline.open():
+            try:
+                for asked in self._client.list_offsets(places).values():
+                    _result(asked)
+            except BrokerRefused:
+                continue
+            return
 
     def delete_topic(self, topic: str) -> None:
         _result(self._client.delete_topics([topic])[topic])
@@ -81,7 +94,10 @@ class ConfluentAdmin:
 
     def replace_settings(self, topic: str, settings: Mapping[str, str]) -> None:
         resource = ConfigResource(ResourceType.TOPIC, topic, set_config=dict(settings))
-        _result(self._client.alter_configs([resource])[resource])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # which does not mean that nobody uses it
+            asked = self._client.alter_configs([resource])
+        _result(asked[resource])
 
     def delete_records(self, topic: str, partition: int, before: int) -> int:
         place = TopicPartition(topic, partition, before)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from py4j.java_gateway import JavaMember
+
 from ..clients import ANSWER_TIMEOUT_S
 from ..clients.java import JavaClient, translated_errors
 from . import EARLIEST, LATEST, MAX_TIMESTAMP, Cluster, PartitionPlace, ProducerState, Setting
@@ -65,7 +67,7 @@ class JavaAdmin:
         own = "DYNAMIC_TOPIC_CONFIG"
         return {
             entry.name(): Setting(entry.value(), entry.source().toString() == own)
-            for entry in config.entries()
+            for entry in config.entries().toArray()
         }
 
     def change_setting(self, topic: str, name: str, value: str | None) -> None:
@@ -80,12 +82,12 @@ class JavaAdmin:
 
     def delete_records(self, topic: str, partition: int, before: int) -> int:
         place = self._place(topic, partition)
-        answer = self._client.deleteRecords({place: self._api.RecordsToDelete.beforeOffset(before)})
+        answer = self._client.deleteRecords({place: self._records_before(before)})
         return int(self._result(answer.lowWatermarks()[place]).lowWatermark())
 
     def cluster(self) -> Cluster:
         found = self._client.describeCluster()
-        brokers = {node.id(): (node.host(), node.port()) for node in self._result(found.nodes())}
+        brokers = {node.id(): (node.host(), node.port()) for node in self._result(found.nodes()).toArray()}
         return Cluster(self._result(found.clusterId()), self._result(found.controller()).id(), brokers)
 
     def offset_of(self, topic: str, partition: int, point: int) -> tuple[int, int]:
@@ -118,3 +120,9 @@ class JavaAdmin:
     def _resource(self, topic: str) -> Any:
         resources = self._jvm.org.apache.kafka.common.config.ConfigResource
         return resources(resources.Type.TOPIC, topic)
+
+    def _records_before(self, offset: int) -> Any:
+        """py4j overlooks a static method with a namesake that is not static, unless told that it is there."""
+        kind = self._api.RecordsToDelete
+        factory = JavaMember("beforeOffset", None, f"z:{kind._fqn}", kind._gateway_client)
+        return factory(offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,8 @@ from kafka.errors import BrokerResponseError
 
 from ..clients import BrokerRefused
 from . import Cluster, PartitionPlace, ProducerState, Setting
+
+_ERROR_NUMBER = re.compile(r"\[Error (\d+)\]")
 
 
 class KafkaPythonAdmin:
@@ -73,15 +76,11 @@ class KafkaPythonAdmin:
 
     def change_setting(self, topic: str, name: str, value: str | None) -> None:
         resource = _resource(topic, {name: value})
+        change = self._client.reset_configs if value is None else self._client.alter_configs
         with _translated_errors():
-            if value is None:
-                self._client.reset_configs([resource], incremental=True)
-            else:
-                self._client.alter_configs([resource], incremental=True)
-
-    def replace_settings(self, topic: str, settings: Mapping[str, str]) -> None:
-        with _translated_errors():
-            self._client.alter_configs([_resource(topic, dict(settings))], incremental=False)
+            outcome = change([resource], incremental=True)["topic"][topic]
+        if outcome != "OK":
+            raise BrokerRefused(int(_ERROR_NUMBER.findall(outcome)[0]), outcome)
 
     def delete_records(self, topic: str, partition: int, before: int) -> int:
         place = TopicPartition(topic, partition)

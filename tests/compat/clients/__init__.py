@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from gapless.wire.errors import ErrorCode
 
 from ..sample import Record
 
 ANSWER_TIMEOUT_S = 30.0
+SEEN_WITHIN_S = 10.0
+
+Seen = TypeVar("Seen")
 
 
 class BrokerRefused(Exception):
@@ -80,3 +83,13 @@ class Deadline:
         if time.monotonic() > self._ends_at:
             raise TimeoutError(f"no {self._waiting_for} within {self._timeout_s:.0f} s")
         return True
+
+
+def eventually(look: Callable[[], Seen], expected: Seen) -> None:
+    """Look until it is as expected: Apache Kafka answers a change a moment before it shows it."""
+    deadline = Deadline(f"{expected}", SEEN_WITHIN_S)
+    while (seen := look()) != expected:
+        try:
+            deadline.open()
+        except TimeoutError:
+            raise AssertionError(f"{seen} is not {expected}") from None

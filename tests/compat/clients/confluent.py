@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from ..sample import Record, rich
 from . import ANSWER_TIMEOUT_S, AS_IT_COMES, BrokerRefused, Deadline, Sending
@@ -61,11 +61,16 @@ class Confluent:
         return found
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        deadline = Deadline(f"leader of {topic}")
         with self.consumer() as consumer:
-            first, end = consumer.get_watermark_offsets(
-                TopicPartition(topic, partition), timeout=ANSWER_TIMEOUT_S
-            )
-        return first, end
+            while deadline.open():
+                try:
+                    return consumer.get_watermark_offsets(TopicPartition(topic, partition), ANSWER_TIMEOUT_S)
+                except KafkaException as error:
+                    # Alone among its calls this one does not try again while a new topic finds its leader.
+                    if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                        raise refused(error.args[0]) from error
+        raise AssertionError
 
     def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         with self.consumer() as consumer:

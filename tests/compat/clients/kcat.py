@@ -34,7 +34,7 @@ class Kcat:
 
     def run(self, *arguments: str, stdin: bytes = b"", bootstrap: str | None = None) -> bytes:
         """Its output; CalledProcessError shows what it complained about."""
-        command = [self._kcat, "-q", "-E", "-b", bootstrap or self._bootstrap, *arguments]
+        command = [self._kcat, "-E", "-b", bootstrap or self._bootstrap, *arguments]
         done = subprocess.run(
             command, input=stdin, capture_output=True, timeout=ANSWER_TIMEOUT_S, check=False
         )
