@@ -172,7 +172,12 @@ class World:
         return topic_id
 
     def produce_request(
-        self, topic: str, *payloads: bytes | bytearray, acks: int = -1, partition: int = 0, timeout_ms: int = 1000
+        self,
+        topic: str,
+        *payloads: bytes | bytearray,
+        acks: int = -1,
+        partition: int = 0,
+        timeout_ms: int = 1000,
     ) -> ProduceRequest:
         payload = memoryview(bytearray(b"".join(payloads)))
         parts = [ProducePartition(partition, payload)]
@@ -184,7 +189,14 @@ class World:
         return message.topics[0].partitions[0]
 
     def fetch_request(
-        self, topic: str, offset: int = 0, *, partition: int = 0, max_wait_ms: int = 0, min_bytes: int = 1, **more: Any
+        self,
+        topic: str,
+        offset: int = 0,
+        *,
+        partition: int = 0,
+        max_wait_ms: int = 0,
+        min_bytes: int = 1,
+        **more: Any,
     ) -> FetchRequest:
         parts = [FetchPartition(partition, fetch_offset=offset, max_bytes=1 << 20)]
         return FetchRequest(
@@ -193,13 +205,17 @@ class World:
 
     def fetch(self, topic: str, offset: int = 0, **options: Any) -> Any:
         """Send one fetch request; the partition's result."""
-        return self.call(ApiKey.FETCH, 11, self.fetch_request(topic, offset, **options)).topics[0].partitions[0]
+        return (
+            self.call(ApiKey.FETCH, 11, self.fetch_request(topic, offset, **options)).topics[0].partitions[0]
+        )
 
     def partition(self, topic: str, index: int = 0) -> Any:
         return self.node.partitions[TopicPartition(topic, index)]
 
 
-def batch(*values: bytes, producer: tuple[int, int] = (-1, -1), sequence: int = -1, timestamp_ms: int = 1_000_000) -> bytearray:
+def batch(
+    *values: bytes, producer: tuple[int, int] = (-1, -1), sequence: int = -1, timestamp_ms: int = 1_000_000
+) -> bytearray:
     """One batch of records, as a client would send it."""
     return build_batch(
         [(timestamp_ms, None, value) for value in values],

@@ -7,10 +7,9 @@ import subprocess
 import sys
 from random import Random
 
-from tests.core.harness import World, batch
-
 from gapless.wire.apis import ApiKey
 from gapless.wire.messages import InitProducerIdRequest
+from tests.core.harness import World, batch
 
 
 def run(seed: int) -> list[tuple[int, str]]:
@@ -19,12 +18,16 @@ def run(seed: int) -> list[tuple[int, str]]:
     random = Random(seed)
     topics = [f"topic-{number}" for number in range(5)]
     for topic in topics:
-        world.create_topic(topic, partitions=random.randint(1, 4), flush_messages=random.choice(["1", "3", "100"]))
+        world.create_topic(
+            topic, partitions=random.randint(1, 4), flush_messages=random.choice(["1", "3", "100"])
+        )
     for _ in range(200):
         topic = random.choice(topics)
         match random.randrange(5):
             case 0:
-                world.send(ApiKey.FETCH, 11, world.fetch_request(topic, 0, max_wait_ms=100, min_bytes=1 << 30))
+                world.send(
+                    ApiKey.FETCH, 11, world.fetch_request(topic, 0, max_wait_ms=100, min_bytes=1 << 30)
+                )
             case 1:
                 world.advance(random.randrange(200))
             case 2:

@@ -153,7 +153,7 @@ def test_sessions_are_bounded_and_a_fetch_without_one_is_whole() -> None:
     world = World(max_incremental_fetch_session_cache_slots="2")
     world.create_topic("t", partitions=1)
     ids = [world.call(ApiKey.FETCH, 12, _full(0), connection=n).session_id for n in range(3)]
-    assert ids[0] and ids[1] and not ids[2]
+    assert [session_id != 0 for session_id in ids] == [True, True, False]
     world.advance(IDLE_MS_BEFORE_EVICTION + 1)
     assert world.call(ApiKey.FETCH, 12, _full(0), connection=9).session_id != 0
     assert len(world.node.sessions) == 2
@@ -163,7 +163,9 @@ def test_a_session_ends_with_its_connection(world: World) -> None:
     full = world.call(ApiKey.FETCH, 12, _full(0), connection=5)
     world.disconnect(5)
     assert len(world.node.sessions) == 0
-    assert world.call(ApiKey.FETCH, 12, _next(full.session_id, 1)).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (
+        world.call(ApiKey.FETCH, 12, _next(full.session_id, 1)).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    )
 
 
 def test_partitions_with_records_take_turns_under_a_byte_limit(world: World) -> None:

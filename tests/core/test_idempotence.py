@@ -44,14 +44,22 @@ def test_a_batch_older_than_the_window_is_refused_not_stored(world: World) -> No
 
 def test_a_gap_is_refused_and_the_missing_batch_still_fits(world: World) -> None:
     world.produce("t", batch(b"0", producer=ME, sequence=0))
-    assert world.produce("t", batch(b"2", producer=ME, sequence=2)).error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (
+        world.produce("t", batch(b"2", producer=ME, sequence=2)).error
+        == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    )
     assert world.produce("t", batch(b"1", producer=ME, sequence=1)).base_offset == 1
 
 
 def test_an_older_epoch_is_fenced_and_a_newer_one_begins_at_zero(world: World) -> None:
     world.produce("t", batch(b"0", producer=(1, 3), sequence=0))
-    assert world.produce("t", batch(b"1", producer=(1, 2), sequence=1)).error == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert world.produce("t", batch(b"1", producer=(1, 4), sequence=1)).error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (
+        world.produce("t", batch(b"1", producer=(1, 2), sequence=1)).error == ErrorCode.INVALID_PRODUCER_EPOCH
+    )
+    assert (
+        world.produce("t", batch(b"1", producer=(1, 4), sequence=1)).error
+        == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    )
     assert world.produce("t", batch(b"1", producer=(1, 4), sequence=0)).error == 0
 
 
@@ -71,7 +79,10 @@ def test_sequences_survive_a_restart(world: World) -> None:
         world.produce("t", batch(b"x", producer=ME, sequence=sequence))
     world.restart()
     assert world.produce("t", batch(b"x", producer=ME, sequence=1)).base_offset == 1
-    assert world.produce("t", batch(b"x", producer=ME, sequence=5)).error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (
+        world.produce("t", batch(b"x", producer=ME, sequence=5)).error
+        == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    )
     assert world.produce("t", batch(b"x", producer=ME, sequence=3)).base_offset == 3
 
 

@@ -65,7 +65,9 @@ def test_topics_can_be_named_by_id() -> None:
     world = World()
     topic_id = world.create_topic("t")
     part = ProducePartition(0, memoryview(batch(b"a")))
-    reply = world.call(ApiKey.PRODUCE, 13, ProduceRequest(None, -1, 1000, [ProduceTopic(None, topic_id, [part])]))
+    reply = world.call(
+        ApiKey.PRODUCE, 13, ProduceRequest(None, -1, 1000, [ProduceTopic(None, topic_id, [part])])
+    )
     assert reply.topics[0].topic_id == topic_id
     assert reply.topics[0].partitions[0].base_offset == 0
 
@@ -132,7 +134,9 @@ def test_a_topic_may_prescribe_its_codec() -> None:
 
 
 def _sent(world: World, *, acks: int = -1, timeout_ms: int = 1000) -> Request:
-    return world.send(ApiKey.PRODUCE, 11, world.produce_request("t", batch(b"x"), acks=acks, timeout_ms=timeout_ms))
+    return world.send(
+        ApiKey.PRODUCE, 11, world.produce_request("t", batch(b"x"), acks=acks, timeout_ms=timeout_ms)
+    )
 
 
 @pytest.mark.parametrize("acks", [1, -1])

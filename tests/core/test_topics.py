@@ -229,7 +229,9 @@ def test_records_survive_the_journal_as_json_and_an_image_its_snapshot() -> None
     world.create_topic("t", partitions=2, retention_ms="1")
     world.create_topic("gone")
     world.call(ApiKey.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=["gone"], timeout_ms=1000))
-    world.call(ApiKey.INIT_PRODUCER_ID, 4, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0))
+    world.call(
+        ApiKey.INIT_PRODUCER_ID, 4, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+    )
     before = world.node.image
     snapshot = [from_json(to_json(record)) for record in before.snapshot()]
     world.journal = [snapshot]
@@ -237,4 +239,6 @@ def test_records_survive_the_journal_as_json_and_an_image_its_snapshot() -> None
     after = world.node.image
     assert after.configs == before.configs
     assert after.next_producer_id == before.next_producer_id
-    assert {name: topic.topic_id for name, topic in after.topics.items()} == {"t": before.topics["t"].topic_id}
+    assert {name: topic.topic_id for name, topic in after.topics.items()} == {
+        "t": before.topics["t"].topic_id
+    }

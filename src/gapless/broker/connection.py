@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gapless.core.api.api_versions import describe_versions
 from gapless.core.api.registry import serves
@@ -23,21 +23,13 @@ from gapless.wire.request import RequestHeader, decode_body, decode_header, enco
 
 if TYPE_CHECKING:
     from gapless.broker.shell import Shell
+    from gapless.storage.slices import ReadableSlice
 
 MAX_PENDING_REQUESTS = 64
 MAX_PLAIN_REQUEST_BYTES = 1024 * 1024
 """Of any request but Produce: what it decodes to must not be much larger than what was sent."""
 CHUNK_BYTES = 256 * 1024
 WRITE_BUFFER_BYTES = 1024 * 1024
-
-
-class ReadableSlice(Protocol):
-    """Records in a log, as the shell reads them."""
-
-    @property
-    def size(self) -> int: ...
-
-    def read(self, position: int, size: int) -> bytes: ...
 
 
 class _Waiting:
@@ -192,15 +184,12 @@ class Connection(asyncio.BufferedProtocol):
             self._reading_paused = False
             transport.resume_reading()
 
-    def _next_chunk(self, records: ReadableSlice) -> bytes | None:
+    def _next_chunk(self, records: ReadableSlice) -> bytes | memoryview | None:
         wanted = min(CHUNK_BYTES, records.size - self._slice_position)
         try:
             chunk = records.read(self._slice_position, wanted)
         except LogFailed as error:
             self.close(f"records could not be read: {error}")
-            return None
-        if len(chunk) != wanted:
-            self.close("records were cut away while they were being sent")
             return None
         self._slice_position += wanted
         if self._slice_position < records.size:
@@ -217,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------------- the end
 
     def stalled_since(self) -> float:
-        """The time since when this connection has made no progress: no whole frame, nothing read by its peer."""
+        """Since when this connection has made no progress: no whole frame, nothing read by its peer."""
         return self.last_active if self.frame_started is None else min(self.last_active, self.frame_started)
 
     def close(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Group commit: one fsync per partition at a time, on worker threads, serving everybody who asked meanwhile."""
+"""Group commit: one fsync per partition at a time, on worker threads, for everybody who asked meanwhile."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ class Flusher:
         if log is None:
             return
         job = log.prepare_flush()
+        if job is None:
+            self._report(Flushed(partition, log.end_offset))
+            return
         self._running[partition] = offset
         future = self._loop.run_in_executor(self._threads, job.run)
 

@@ -74,7 +74,12 @@ def render(shell: Shell) -> str:
     single("gapless_received_bytes_total", "counter", "Bytes of requests received.", metrics.received_bytes)
     single("gapless_sent_bytes_total", "counter", "Bytes of replies sent.", metrics.sent_bytes)
     single("gapless_connections", "gauge", "Open connections.", len(shell.connections))
-    single("gapless_refused_total", "counter", "Connections that were refused or cut.", metrics.refused_connections)
+    single(
+        "gapless_refused_total",
+        "counter",
+        "Connections that were refused or cut.",
+        metrics.refused_connections,
+    )
     single("gapless_waiting_requests", "gauge", "Requests that wait for data or replicas.", len(node.waiting))
     single("gapless_fetch_sessions", "gauge", "Incremental fetch sessions.", len(node.sessions))
     single("gapless_topics", "gauge", "Topics.", len(node.image.topics))
@@ -97,11 +102,31 @@ def _per_partition(shell: Shell, lines: list[str]) -> None:
         ("gapless_log_size_bytes", "gauge", "Size of a partition's log.", lambda p: p.log.size_bytes),
         ("gapless_log_start_offset", "gauge", "First offset of a partition.", lambda p: p.log.start_offset),
         ("gapless_log_end_offset", "gauge", "Next offset of a partition.", lambda p: p.log.end_offset),
-        ("gapless_high_watermark", "gauge", "First offset that consumers cannot read yet.", lambda p: p.high_watermark),
-        ("gapless_records_in_total", "counter", "Records appended since the broker started.", lambda p: p.records_in),
-        ("gapless_bytes_in_total", "counter", "Bytes appended since the broker started.", lambda p: p.bytes_in),
+        (
+            "gapless_high_watermark",
+            "gauge",
+            "First offset that consumers cannot read yet.",
+            lambda p: p.high_watermark,
+        ),
+        (
+            "gapless_records_in_total",
+            "counter",
+            "Records appended since the broker started.",
+            lambda p: p.records_in,
+        ),
+        (
+            "gapless_bytes_in_total",
+            "counter",
+            "Bytes appended since the broker started.",
+            lambda p: p.bytes_in,
+        ),
         ("gapless_bytes_out_total", "counter", "Bytes of records given to readers.", lambda p: p.bytes_out),
-        ("gapless_records_out_total", "counter", "Records given to readers, by offset range.", lambda p: p.records_out),
+        (
+            "gapless_records_out_total",
+            "counter",
+            "Records given to readers, by offset range.",
+            lambda p: p.records_out,
+        ),
     )
     for name, kind, text, value in gauges:
         lines.extend((f"# HELP {name} {text}", f"# TYPE {name} {kind}"))
@@ -120,7 +145,9 @@ async def serve(shell: Shell, host: str, port: int) -> asyncio.Server:
             body = render(shell).encode() if found else b"see /metrics\n"
             status = b"200 OK" if found else b"404 Not Found"
             writer.write(
-                b"HTTP/1.1 " + status + b"\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n"
+                b"HTTP/1.1 "
+                + status
+                + b"\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n"
                 b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
             )
             await writer.drain()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import resource
 import signal
@@ -98,7 +97,9 @@ async def _serve_store(
         raise shell.failure
 
 
-def _stop_on_bug(stopped: asyncio.Event, shell: Shell) -> Callable[[asyncio.AbstractEventLoop, dict[str, object]], None]:
+def _stop_on_bug(
+    stopped: asyncio.Event, shell: Shell
+) -> Callable[[asyncio.AbstractEventLoop, dict[str, object]], None]:
     """An exception that nobody handled is a bug of ours: stop rather than serve on in an unknown state."""
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
@@ -106,8 +107,7 @@ def _stop_on_bug(stopped: asyncio.Event, shell: Shell) -> Callable[[asyncio.Abst
         if isinstance(error, OSError):
             log.warning("%s: %s", context.get("message"), error)
             return
-        if isinstance(error, BaseException) and shell.failure is None:
-            shell.failure = error
+        shell.fail(error if isinstance(error, BaseException) else RuntimeError(str(context.get("message"))))
         log.error("%s", context.get("message"), exc_info=error if isinstance(error, BaseException) else None)
         stopped.set()
 
@@ -124,7 +124,7 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         raise CannotServe(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --port (0: any free one)"
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --port"
         ) from error
     listener.setblocking(False)
     return listener
@@ -135,7 +135,7 @@ def _tell_ready(options: Options, address: str, announce: Callable[[str], None])
         # Written beside and moved, so that nobody reads half an address.
         partial = options.ready_file.with_name(options.ready_file.name + ".partial")
         partial.write_text(address + "\n")
-        os.replace(partial, options.ready_file)
+        partial.replace(options.ready_file)
     announce(address)
 
 

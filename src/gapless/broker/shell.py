@@ -23,9 +23,11 @@ from gapless.core.contract import (
     ConnectionClosed,
     Event,
     Flush,
+    InvariantViolated,
     Propose,
     Refused,
     Reply,
+    Request,
     Started,
     Tick,
     TopicPartition,
@@ -81,27 +83,43 @@ class Shell:
         self._stepping = True
         try:
             while self._events:
-                for effect in self.node.step(self.clock.now_ms(), self._events.popleft()):
-                    match effect:
-                        case Reply(request, message):
-                            connection = self.connections.get(request.connection)
-                            if connection is not None:
-                                connection.answer(request, message)
-                        case Flush(partition, offset):
-                            self._flusher.flush(partition, offset)
-                        case Propose():
-                            self._propose(effect)
-                        case Close(number, reason):
-                            if number in self.connections:
-                                self.connections[number].close(reason)
-        except BaseException as error:
-            # A broken rule must stop the broker, not leave it half alive: what it acknowledged is in the log.
-            self.failure = error
-            self.serving.set()
-            raise
+                self._let_happen(self._events.popleft())
         finally:
             self._stepping = False
         self._arm_timer()
+
+    def _let_happen(self, event: Event) -> None:
+        try:
+            effects = self.node.step(self.clock.now_ms(), event)
+        except Exception as error:
+            if not isinstance(event, Request) or isinstance(error, InvariantViolated):
+                # A broken rule must stop the broker, not leave it half alive; the log has what it acknowledged.
+                self.fail(error)
+                raise
+            # A request that a handler cannot cope with costs its sender the connection, and nobody else.
+            log.exception("request %s failed", event.header)
+            if event.connection in self.connections:
+                self.connections[event.connection].close(f"the request failed: {error!r}")
+            return
+        for effect in effects:
+            match effect:
+                case Reply(request, message):
+                    connection = self.connections.get(request.connection)
+                    if connection is not None:
+                        connection.answer(request, message)
+                case Flush(partition, offset):
+                    self._flusher.flush(partition, offset)
+                case Propose():
+                    self._propose(effect)
+                case Close(number, reason):
+                    if number in self.connections:
+                        self.connections[number].close(reason)
+
+    def fail(self, error: BaseException) -> None:
+        """Remember why the broker has to stop."""
+        if self.failure is None:
+            self.failure = error
+        self.serving.set()
 
     def _arm_timer(self) -> None:
         due_ms = self.node.next_deadline()
@@ -210,7 +228,7 @@ class Shell:
             slowest.close(f"requests still arriving exceed queued.max.request.bytes={self._buffer_budget}")
 
     def log_refusal(self, connection: Connection, reason: str) -> None:
-        """One line per connection that was cut, but no more than a hostile client could be allowed to cause."""
+        """One line per connection that was cut, but not as many as a hostile client could cause."""
         self.metrics.refused_connections += 1
         second, lines = self._refusal_window
         now = int(monotonic())
@@ -229,7 +247,11 @@ class Shell:
                 connection.close(f"no progress for {self._idle_s:.0f} s")
         for partition in self.node.partitions.values():
             self._report_offline(partition.name, partition.offline)
-            if partition.offline is None and isinstance(partition.log, FileLog) and partition.log.has_unflushed_segments:
+            if (
+                partition.offline is None
+                and isinstance(partition.log, FileLog)
+                and partition.log.has_unflushed_segments
+            ):
                 self._flusher.flush(partition.name, partition.log.end_offset)
         if now - self._last_checkpoint > CHECKPOINT_EVERY_S:
             self._last_checkpoint = now

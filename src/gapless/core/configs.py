@@ -84,9 +84,13 @@ class Key:
         low = -limit - 1 if self.at_least is None else self.at_least
         high = limit if self.at_most is None else self.at_most
         if value < low:
-            raise InvalidConfig(f"Invalid value {text} for configuration {self.name}: Value must be at least {low}")
+            raise InvalidConfig(
+                f"Invalid value {text} for configuration {self.name}: Value must be at least {low}"
+            )
         if value > high:
-            raise InvalidConfig(f"Invalid value {text} for configuration {self.name}: Value must be at most {high}")
+            raise InvalidConfig(
+                f"Invalid value {text} for configuration {self.name}: Value must be at most {high}"
+            )
 
 
 def _boolean(text: str) -> bool:
@@ -110,68 +114,224 @@ def _table(*keys: Key) -> dict[str, Key]:
 
 
 TOPIC_KEYS = _table(
-    Key("cleanup.policy", Kind.LIST, "delete", "What becomes of old segments.",
-        choices=("delete", "compact"), synonyms=(Synonym("log.cleanup.policy"),)),
-    Key("compression.type", Kind.STRING, "producer", "The codec on disk; 'producer' keeps what was sent.",
-        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), synonyms=(Synonym("compression.type"),)),
-    Key("delete.retention.ms", Kind.LONG, str(DAY_MS), "How long a tombstone outlives compaction.",
-        at_least=0, synonyms=(Synonym("log.cleaner.delete.retention.ms"),)),
-    Key("file.delete.delay.ms", Kind.LONG, "60000", "How long a dropped file stays on disk.",
-        at_least=0, synonyms=(Synonym("log.segment.delete.delay.ms"),)),
-    Key("flush.messages", Kind.LONG, str(LONG_MAX),
+    Key(
+        "cleanup.policy",
+        Kind.LIST,
+        "delete",
+        "What becomes of old segments.",
+        choices=("delete", "compact"),
+        synonyms=(Synonym("log.cleanup.policy"),),
+    ),
+    Key(
+        "compression.type",
+        Kind.STRING,
+        "producer",
+        "The codec on disk; 'producer' keeps what was sent.",
+        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        synonyms=(Synonym("compression.type"),),
+    ),
+    Key(
+        "delete.retention.ms",
+        Kind.LONG,
+        str(DAY_MS),
+        "How long a tombstone outlives compaction.",
+        at_least=0,
+        synonyms=(Synonym("log.cleaner.delete.retention.ms"),),
+    ),
+    Key(
+        "file.delete.delay.ms",
+        Kind.LONG,
+        "60000",
+        "How long a dropped file stays on disk.",
+        at_least=0,
+        synonyms=(Synonym("log.segment.delete.delay.ms"),),
+    ),
+    Key(
+        "flush.messages",
+        Kind.LONG,
+        str(LONG_MAX),
         "fsync after this many records. 1: no record is acknowledged or readable before it is on disk.",
-        at_least=1, synonyms=(Synonym("log.flush.interval.messages"),)),
-    Key("flush.ms", Kind.LONG, str(LONG_MAX), "fsync at least this often while there is something to flush.",
-        at_least=0, synonyms=(Synonym("log.flush.interval.ms"), Synonym("log.flush.scheduler.interval.ms"))),
-    Key("index.interval.bytes", Kind.INT, "4096", "Bytes of log between two index entries.",
-        at_least=0, synonyms=(Synonym("log.index.interval.bytes"),)),
-    Key("max.compaction.lag.ms", Kind.LONG, str(LONG_MAX), "The longest that a record may stay uncompacted.",
-        at_least=1, synonyms=(Synonym("log.cleaner.max.compaction.lag.ms"),)),
-    Key("max.message.bytes", Kind.INT, "1048588", "The largest batch that is accepted.",
-        at_least=0, synonyms=(Synonym("message.max.bytes"),)),
-    Key("message.timestamp.after.max.ms", Kind.LONG, str(HOUR_MS), "How far in the future a record's time may lie.",
-        at_least=0, synonyms=(Synonym("log.message.timestamp.after.max.ms"),)),
-    Key("message.timestamp.before.max.ms", Kind.LONG, str(LONG_MAX), "How far in the past a record's time may lie.",
-        at_least=0, synonyms=(Synonym("log.message.timestamp.before.max.ms"),)),
-    Key("message.timestamp.type", Kind.STRING, "CreateTime", "Whose clock stamps records: producer's or broker's.",
-        choices=("CreateTime", "LogAppendTime"), synonyms=(Synonym("log.message.timestamp.type"),)),
-    Key("min.cleanable.dirty.ratio", Kind.DOUBLE, "0.5", "How dirty a log must be before it is compacted.",
-        at_least=0, at_most=1, synonyms=(Synonym("log.cleaner.min.cleanable.ratio"),)),
-    Key("min.compaction.lag.ms", Kind.LONG, "0", "The shortest that a record stays uncompacted.",
-        at_least=0, synonyms=(Synonym("log.cleaner.min.compaction.lag.ms"),)),
-    Key("min.insync.replicas", Kind.INT, "1", "acks=all is refused when fewer replicas are in sync.",
-        at_least=1, synonyms=(Synonym("min.insync.replicas"),)),
-    Key("retention.bytes", Kind.LONG, "-1", "The size that a partition is kept within; -1: unbounded.",
-        synonyms=(Synonym("log.retention.bytes"),)),
-    Key("retention.ms", Kind.LONG, str(7 * DAY_MS), "The age after which a segment is dropped; -1: never.",
-        at_least=-1, synonyms=(Synonym("log.retention.ms"), Synonym("log.retention.minutes", 60_000),
-                               Synonym("log.retention.hours", HOUR_MS))),
-    Key("segment.bytes", Kind.INT, str(2**30), "The size at which a new segment begins.",
-        at_least=1024, synonyms=(Synonym("log.segment.bytes"),)),
-    Key("segment.ms", Kind.LONG, str(7 * DAY_MS), "The age at which a new segment begins.",
-        at_least=1, synonyms=(Synonym("log.roll.ms"), Synonym("log.roll.hours", HOUR_MS))),
-    Key("unclean.leader.election.enable", Kind.BOOLEAN, "false", "Whether a replica out of sync may lead.",
-        synonyms=(Synonym("unclean.leader.election.enable"),)),
+        at_least=1,
+        synonyms=(Synonym("log.flush.interval.messages"),),
+    ),
+    Key(
+        "flush.ms",
+        Kind.LONG,
+        str(LONG_MAX),
+        "fsync at least this often while there is something to flush.",
+        at_least=0,
+        synonyms=(Synonym("log.flush.interval.ms"), Synonym("log.flush.scheduler.interval.ms")),
+    ),
+    Key(
+        "index.interval.bytes",
+        Kind.INT,
+        "4096",
+        "Bytes of log between two index entries.",
+        at_least=0,
+        synonyms=(Synonym("log.index.interval.bytes"),),
+    ),
+    Key(
+        "max.compaction.lag.ms",
+        Kind.LONG,
+        str(LONG_MAX),
+        "The longest that a record may stay uncompacted.",
+        at_least=1,
+        synonyms=(Synonym("log.cleaner.max.compaction.lag.ms"),),
+    ),
+    Key(
+        "max.message.bytes",
+        Kind.INT,
+        "1048588",
+        "The largest batch that is accepted.",
+        at_least=0,
+        synonyms=(Synonym("message.max.bytes"),),
+    ),
+    Key(
+        "message.timestamp.after.max.ms",
+        Kind.LONG,
+        str(HOUR_MS),
+        "How far in the future a record's time may lie.",
+        at_least=0,
+        synonyms=(Synonym("log.message.timestamp.after.max.ms"),),
+    ),
+    Key(
+        "message.timestamp.before.max.ms",
+        Kind.LONG,
+        str(LONG_MAX),
+        "How far in the past a record's time may lie.",
+        at_least=0,
+        synonyms=(Synonym("log.message.timestamp.before.max.ms"),),
+    ),
+    Key(
+        "message.timestamp.type",
+        Kind.STRING,
+        "CreateTime",
+        "Whose clock stamps records: producer's or broker's.",
+        choices=("CreateTime", "LogAppendTime"),
+        synonyms=(Synonym("log.message.timestamp.type"),),
+    ),
+    Key(
+        "min.cleanable.dirty.ratio",
+        Kind.DOUBLE,
+        "0.5",
+        "How dirty a log must be before it is compacted.",
+        at_least=0,
+        at_most=1,
+        synonyms=(Synonym("log.cleaner.min.cleanable.ratio"),),
+    ),
+    Key(
+        "min.compaction.lag.ms",
+        Kind.LONG,
+        "0",
+        "The shortest that a record stays uncompacted.",
+        at_least=0,
+        synonyms=(Synonym("log.cleaner.min.compaction.lag.ms"),),
+    ),
+    Key(
+        "min.insync.replicas",
+        Kind.INT,
+        "1",
+        "acks=all is refused when fewer replicas are in sync.",
+        at_least=1,
+        synonyms=(Synonym("min.insync.replicas"),),
+    ),
+    Key(
+        "retention.bytes",
+        Kind.LONG,
+        "-1",
+        "The size that a partition is kept within; -1: unbounded.",
+        synonyms=(Synonym("log.retention.bytes"),),
+    ),
+    Key(
+        "retention.ms",
+        Kind.LONG,
+        str(7 * DAY_MS),
+        "The age after which a segment is dropped; -1: never.",
+        at_least=-1,
+        synonyms=(
+            Synonym("log.retention.ms"),
+            Synonym("log.retention.minutes", 60_000),
+            Synonym("log.retention.hours", HOUR_MS),
+        ),
+    ),
+    Key(
+        "segment.bytes",
+        Kind.INT,
+        str(2**30),
+        "The size at which a new segment begins.",
+        at_least=1024,
+        synonyms=(Synonym("log.segment.bytes"),),
+    ),
+    Key(
+        "segment.ms",
+        Kind.LONG,
+        str(7 * DAY_MS),
+        "The age at which a new segment begins.",
+        at_least=1,
+        synonyms=(Synonym("log.roll.ms"), Synonym("log.roll.hours", HOUR_MS)),
+    ),
+    Key(
+        "unclean.leader.election.enable",
+        Kind.BOOLEAN,
+        "false",
+        "Whether a replica out of sync may lead.",
+        synonyms=(Synonym("unclean.leader.election.enable"),),
+    ),
 )
 
 _OWN_BROKER_KEYS = _table(
     Key("auto.create.topics.enable", Kind.BOOLEAN, "true", "Create a topic when a producer first names it."),
-    Key("connections.max.idle.ms", Kind.LONG, "600000", "Close a connection that was silent for so long.", at_least=1),
+    Key(
+        "connections.max.idle.ms",
+        Kind.LONG,
+        "600000",
+        "Close a connection that was silent for so long.",
+        at_least=1,
+    ),
     Key("default.replication.factor", Kind.INT, "1", "Replicas of a topic that does not say.", at_least=1),
     Key("delete.topic.enable", Kind.BOOLEAN, "true", "Whether topics can be deleted at all."),
-    Key("fetch.max.bytes", Kind.INT, str(55 * 2**20), "The most that one fetch may answer with.", at_least=1024),
-    Key("log.retention.check.interval.ms", Kind.LONG, "300000", "How often retention is applied.", at_least=1),
+    Key(
+        "fetch.max.bytes",
+        Kind.INT,
+        str(55 * 2**20),
+        "The most that one fetch may answer with.",
+        at_least=1024,
+    ),
+    Key(
+        "log.retention.check.interval.ms", Kind.LONG, "300000", "How often retention is applied.", at_least=1
+    ),
     Key("max.connections", Kind.INT, "10000", "Connections accepted at the same time.", at_least=1),
     Key("max.incremental.fetch.session.cache.slots", Kind.INT, "1000", "Fetch sessions kept.", at_least=0),
-    Key("max.request.partition.size.limit", Kind.INT, "2000", "Partitions in one DescribeTopicPartitions answer.",
-        at_least=1),
+    Key(
+        "max.request.partition.size.limit",
+        Kind.INT,
+        "2000",
+        "Partitions in one DescribeTopicPartitions answer.",
+        at_least=1,
+    ),
     Key("node.id", Kind.INT, "0", "This broker's number in the cluster.", at_least=0),
     Key("num.partitions", Kind.INT, "1", "Partitions of a topic that does not say.", at_least=1),
-    Key("producer.id.expiration.ms", Kind.INT, str(DAY_MS), "How long a silent producer's sequences are remembered.",
-        at_least=1),
-    Key("queued.max.request.bytes", Kind.LONG, str(256 * 2**20),
-        "Memory for requests that are still arriving; past it the slowest sender is disconnected.", at_least=2**20),
-    Key("socket.request.max.bytes", Kind.INT, str(100 * 2**20), "The largest request that is read.", at_least=1024),
+    Key(
+        "producer.id.expiration.ms",
+        Kind.INT,
+        str(DAY_MS),
+        "How long a silent producer's sequences are remembered.",
+        at_least=1,
+    ),
+    Key(
+        "queued.max.request.bytes",
+        Kind.LONG,
+        str(256 * 2**20),
+        "Memory for requests that are still arriving; past it the slowest sender is disconnected.",
+        at_least=2**20,
+    ),
+    Key(
+        "socket.request.max.bytes",
+        Kind.INT,
+        str(100 * 2**20),
+        "The largest request that is read.",
+        at_least=1024,
+    ),
 )
 
 
@@ -241,7 +401,9 @@ class Settings:
             self._own[name] = key.parse(self.static.get(name, key.default))
         return self._own[name]
 
-    def broker_layers(self, key: Key, dynamic: Mapping[str, str], cluster: Mapping[str, str]) -> Iterator[Found]:
+    def broker_layers(
+        self, key: Key, dynamic: Mapping[str, str], cluster: Mapping[str, str]
+    ) -> Iterator[Found]:
         """All values that a broker setting has, the one in force first."""
         if key.name in dynamic:
             yield Found(dynamic[key.name], Source.DYNAMIC_BROKER, key.name)

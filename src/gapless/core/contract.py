@@ -52,7 +52,7 @@ class ConnectionClosed:
 
 @dataclass(slots=True)
 class Started:
-    """The journal has been read to its end: register under this address, take up the partitions, then serve."""
+    """The journal has been read to its end: register with this address, take up partitions, then serve."""
 
     host: str
     port: int
@@ -114,7 +114,7 @@ class Reply:
 
 @dataclass(slots=True)
 class Flush:
-    """Make a partition's log durable up to `offset`, then say `Flushed` (one fsync may serve many of these)."""
+    """Make a partition's log durable up to `offset`, then say `Flushed` (one fsync may serve many)."""
 
     partition: TopicPartition
     offset: int

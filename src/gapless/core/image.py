@@ -77,7 +77,9 @@ class Image:
         elif record.partition == len(partitions):
             partitions.append(record)
         else:
-            raise InvariantViolated(f"partition {record.partition} of {record.topic_id} appears before its elders")
+            raise InvariantViolated(
+                f"partition {record.partition} of {record.topic_id} appears before its elders"
+            )
 
     def _replay_config(self, record: ConfigSet) -> None:
         resource = (record.resource_type, record.resource_name)

@@ -109,7 +109,7 @@ class Log(Protocol):
         """Make `offset` the first readable one; segments that lie wholly below it are dropped."""
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest known epoch at or below `epoch`, and the offset at which it ended; (-1, -1) if none."""
+        """The largest known epoch at or below `epoch`, and the offset where it ended; (-1, -1) if none."""
 
     def offset_at_time(self, timestamp_ms: int, before: int) -> TimedOffset | None:
         """The first record below the offset `before` whose timestamp is at or after `timestamp_ms`."""
@@ -127,7 +127,7 @@ class Log(Protocol):
         """Keep the producers' state as it is at `end_offset`."""
 
     def load_producers(self) -> tuple[int, list[ProducerEntry]]:
-        """The newest usable snapshot: the offset it was taken at (the log's start if none), and its entries."""
+        """The newest usable snapshot: the offset of it (the log's start if none), and its entries."""
 
     def configure(self, config: LogConfig) -> None:
         """Take over a changed topic configuration."""

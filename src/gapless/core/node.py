@@ -1,8 +1,8 @@
 """One broker's rules. `step` is the only entry; everything that happens comes in as an event.
 
 Handlers of single APIs live in `core/api/`, one file per API or small family. A handler returns the reply, or
-None if it has put the request among the waiting ones. Changes to the cluster's shape are decided here, written
-by the shell's journal, and take effect when they come back as `Committed`.
+None if it has put the request among the waiting ones. Changes to the cluster's shape are decided here,
+written by the shell's journal, and take effect when they come back as `Committed`.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class Node:
     # ---------------------------------------------------------------------------- the cluster's shape
 
     def _on_started(self, event: Started) -> None:
-        """Open every log of ours, then lead under a new epoch, so that clients notice a log cut by a crash."""
+        """Open every log of ours, then lead under a new epoch: clients notice a log cut by a crash."""
         self._started = True
         for topic in list(self.image.topics.values()):
             for assignment in topic.partitions:
@@ -238,9 +238,7 @@ class Node:
             records: list[MetadataRecord] = [BrokerRegistered(self.node_id, event.host, event.port)]
             for topic in self.image.topics.values():
                 records += [
-                    PartitionChanged(
-                        p.topic_id, p.partition, p.leader, p.leader_epoch + 1, p.replicas, p.isr
-                    )
+                    PartitionChanged(p.topic_id, p.partition, p.leader, p.leader_epoch + 1, p.replicas, p.isr)
                     for p in topic.partitions
                     if p.leader == self.node_id
                 ]

@@ -112,7 +112,7 @@ class Partition:
         if acks == -1 and len(self.isr) < self.config.min_insync_replicas:
             raise RefusedBatch(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.isr)} replicas are in sync, min.insync.replicas={self.config.min_insync_replicas}",
+                f"{len(self.isr)} in sync, min.insync.replicas={self.config.min_insync_replicas}",
             )
         try:
             batches = check_batches(payload)
@@ -141,19 +141,25 @@ class Partition:
         config = self.config
         if len(payload) > config.segment_bytes:
             raise RefusedBatch(
-                ErrorCode.RECORD_LIST_TOO_LARGE, f"{len(payload)} bytes exceed segment.bytes={config.segment_bytes}"
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"{len(payload)} bytes exceed segment.bytes {config.segment_bytes}",
             )
         for batch in batches:
             if batch.size_bytes > config.max_message_bytes:
                 raise RefusedBatch(
                     ErrorCode.MESSAGE_TOO_LARGE,
-                    f"a batch of {batch.size_bytes} bytes exceeds max.message.bytes={config.max_message_bytes}",
+                    f"{batch.size_bytes} bytes exceed max.message.bytes {config.max_message_bytes}",
                 )
             if batch.is_transactional:
-                raise RefusedBatch(ErrorCode.INVALID_TXN_STATE, "no transaction of this producer is open here")
+                raise RefusedBatch(
+                    ErrorCode.INVALID_TXN_STATE, "no transaction of this producer is open here"
+                )
             if not config.log_append_time and (
                 batch.max_timestamp - now_ms > config.timestamp_after_max_ms
-                or (batch.base_timestamp >= 0 and now_ms - batch.base_timestamp > config.timestamp_before_max_ms)
+                or (
+                    batch.base_timestamp >= 0
+                    and now_ms - batch.base_timestamp > config.timestamp_before_max_ms
+                )
             ):
                 raise RefusedBatch(
                     ErrorCode.INVALID_TIMESTAMP, "a record's timestamp is outside the topic's allowed range"
@@ -163,7 +169,9 @@ class Partition:
         if not batches[0].has_producer_id:
             return None
         if len(batches) > 1:
-            raise RefusedBatch(ErrorCode.INVALID_RECORD, "an idempotent producer sends one batch per partition")
+            raise RefusedBatch(
+                ErrorCode.INVALID_RECORD, "an idempotent producer sends one batch per partition"
+            )
         earlier = self.producers.check(batches[0])
         if earlier is None:
             return None
@@ -174,14 +182,14 @@ class Partition:
         log = self.log
         base_offset = next_offset = log.end_offset
         append_time_ms = -1
+        if self.config.log_append_time:
+            append_time_ms = now_ms
+            batches = [stamp_append_time(payload, batch, now_ms) for batch in batches]
         stamped = []
         for batch in batches:
-            if self.config.log_append_time:
-                append_time_ms = now_ms
-                batch = stamp_append_time(payload, batch, now_ms)
-            batch = stamp(payload, batch, next_offset, self.leader_epoch)
-            next_offset = batch.next_offset
-            stamped.append(batch)
+            placed = stamp(payload, batch, next_offset, self.leader_epoch)
+            next_offset = placed.next_offset
+            stamped.append(placed)
         try:
             if log.roll_if_needed(len(payload), max(batch.max_timestamp for batch in stamped)):
                 log.save_producers(self.producers.snapshot())
@@ -199,7 +207,11 @@ class Partition:
 
     def advance_high_watermark(self) -> None:
         """Move the high watermark to the smallest end in the in-sync set; it never goes back."""
-        end = min(self.flushed_offset, self.log.end_offset) if self.config.flush_before_ack else self.log.end_offset
+        end = (
+            min(self.flushed_offset, self.log.end_offset)
+            if self.config.flush_before_ack
+            else self.log.end_offset
+        )
         if self.is_leader and end > self.high_watermark:
             self.high_watermark = end
 

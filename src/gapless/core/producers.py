@@ -73,7 +73,7 @@ class Producers:
         if batch.producer_epoch < producer.epoch:
             raise RefusedBatch(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"epoch {batch.producer_epoch} of producer {batch.producer_id} is older than {producer.epoch}",
+                f"epoch {batch.producer_epoch} of producer {batch.producer_id} precedes {producer.epoch}",
             )
         if batch.producer_epoch > producer.epoch:
             if batch.base_sequence != 0:
@@ -107,7 +107,11 @@ class Producers:
         self._by_id[batch.producer_id] = producer
         producer.batches.append(
             AppendedBatch(
-                batch.base_sequence, batch.last_sequence, batch.base_offset, batch.last_offset, batch.max_timestamp
+                batch.base_sequence,
+                batch.last_sequence,
+                batch.base_offset,
+                batch.last_offset,
+                batch.max_timestamp,
             )
         )
         if len(self._by_id) > MAX_PRODUCERS:
@@ -152,4 +156,6 @@ def _restored_batch(entry: ProducerEntry) -> AppendedBatch:
     if first_sequence < 0:  # the batch wrapped around
         first_sequence += SEQUENCE_MAX + 1
     first_offset = entry.last_offset - entry.offset_delta
-    return AppendedBatch(first_sequence, entry.last_sequence, first_offset, entry.last_offset, entry.timestamp_ms)
+    return AppendedBatch(
+        first_sequence, entry.last_sequence, first_offset, entry.last_offset, entry.timestamp_ms
+    )

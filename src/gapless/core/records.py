@@ -67,7 +67,14 @@ MetadataRecord = (
 
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
-    for kind in (TopicCreated, TopicDeleted, PartitionChanged, ConfigSet, ProducerIdsReserved, BrokerRegistered)
+    for kind in (
+        TopicCreated,
+        TopicDeleted,
+        PartitionChanged,
+        ConfigSet,
+        ProducerIdsReserved,
+        BrokerRegistered,
+    )
 }
 
 

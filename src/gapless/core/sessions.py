@@ -51,9 +51,9 @@ class Session:
         self.last_used_ms = now_ms
         self.partitions: dict[FetchKey, Cached] = {}
 
-    def keep_changes(self, results: list[tuple[FetchKey, FetchPartitionResult]]) -> list[
-        tuple[FetchKey, FetchPartitionResult]
-    ]:
+    def keep_changes(
+        self, results: list[tuple[FetchKey, FetchPartitionResult]]
+    ) -> list[tuple[FetchKey, FetchPartitionResult]]:
         """Of a full answer, what differs from the last one; what was left out is remembered as answered.
 
         Partitions that had records go to the end, so that all get their turn under a byte limit.
@@ -165,7 +165,9 @@ class FetchSessions:
         return session
 
     def _make_room(self, partitions: int, now_ms: int) -> bool:
-        while len(self._sessions) >= self._slots or self._cached_partitions + partitions > MAX_CACHED_PARTITIONS:
+        while (
+            len(self._sessions) >= self._slots or self._cached_partitions + partitions > MAX_CACHED_PARTITIONS
+        ):
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ms - oldest.last_used_ms < IDLE_MS_BEFORE_EVICTION:
                 return False

@@ -1,4 +1,4 @@
-"""DescribeCluster: the brokers and who leads them. Endpoint type 1 is brokers; others are not offered here."""
+"""DescribeCluster: the brokers and who leads them. Endpoint type 1 is brokers; there are no others here."""
 
 from __future__ import annotations
 

@@ -78,10 +78,13 @@ def _resource_keys(node: Node, resource_type: int, name: str) -> Mapping[str, Ke
     if resource_type == BROKER:
         if name not in ("", str(node.node_id)):
             raise ConfigError(
-                ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node.node_id} but received {name}"
+                ErrorCode.INVALID_REQUEST,
+                f"Unexpected broker id, expected {node.node_id} but received {name}",
             )
         return BROKER_KEYS
-    raise ConfigError(ErrorCode.INVALID_REQUEST, f"Resource type {resource_type} has no settings on this broker.")
+    raise ConfigError(
+        ErrorCode.INVALID_REQUEST, f"Resource type {resource_type} has no settings on this broker."
+    )
 
 
 # ------------------------------------------------------------------------------------------ DescribeConfigs
@@ -158,7 +161,9 @@ def alter_configs(node: Node, request: Request) -> None:
     def wanted(resource: AlterConfigsRequest.AlterConfigsResource, _now: dict[str, str]) -> dict[str, str]:
         missing = [config.name for config in resource.configs if config.value is None]
         if missing:
-            raise ConfigError(ErrorCode.INVALID_REQUEST, f"Null value not supported for: {', '.join(missing)}")
+            raise ConfigError(
+                ErrorCode.INVALID_REQUEST, f"Null value not supported for: {', '.join(missing)}"
+            )
         return {config.name: config.value or "" for config in resource.configs}
 
     _alter(node, request, body.resources, body.validate_only, wanted, AlterConfigsResponse)
@@ -251,7 +256,7 @@ def _check(node: Node, resource_type: int, keys: Mapping[str, Key], values: Mapp
             if resource_type == BROKER and name not in DYNAMIC_BROKER_KEYS:
                 raise ConfigError(
                     ErrorCode.INVALID_REQUEST,
-                    f"Cannot update {name} while the broker runs: set it in the broker's file and restart it.",
+                    f"Cannot update {name} while the broker runs: set it in its file and restart.",
                 )
             keys[name].parse(value)
     except InvalidConfig as error:

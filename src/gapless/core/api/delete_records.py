@@ -27,7 +27,8 @@ def delete_records(node: Node, request: Request) -> DeleteRecordsResponse:
             TopicAnswer(
                 name=topic.name,
                 partitions=[
-                    _answer(node, topic.name, asked.partition_index, asked.offset) for asked in topic.partitions
+                    _answer(node, topic.name, asked.partition_index, asked.offset)
+                    for asked in topic.partitions
                 ],
             )
             for topic in body.topics

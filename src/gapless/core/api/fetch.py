@@ -49,7 +49,9 @@ def fetch(node: Node, request: Request) -> Any | None:
 
     response = poll(body.max_wait_ms <= 0 or not wanted)
     if response is None:
-        watched = (TopicPartition(name, key.partition) for key, _ in wanted if (name := _name(node, key)) is not None)
+        watched = (
+            TopicPartition(name, key.partition) for key, _ in wanted if (name := _name(node, key)) is not None
+        )
         node.waiting.add(request, node.now_ms + body.max_wait_ms, watched, poll)
     return response
 
@@ -124,4 +126,6 @@ def _respond(session: Session | None, results: Results) -> FetchResponse:
         if topic is None:
             topic = topics[key.name, key.topic_id] = FetchTopicResult(key.name, key.topic_id, [])
         topic.partitions.append(result)
-    return FetchResponse(session_id=0 if session is None else session.session_id, topics=list(topics.values()))
+    return FetchResponse(
+        session_id=0 if session is None else session.session_id, topics=list(topics.values())
+    )

@@ -19,7 +19,14 @@ from gapless.wire.messages import ListOffsetsRequest, ListOffsetsResponse
 if TYPE_CHECKING:
     from gapless.core.node import Node
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+)
 NOT_FOUND = TimedOffset(-1, -1, -1)
 
 PartitionAnswer = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
@@ -50,7 +57,9 @@ def _answer(
     partition = node.partitions.get((topic, index))
     if partition is None:
         return _result(index, node.absence(topic, index), NOT_FOUND)
-    error = partition.leadership_error(-1 if asked.current_leader_epoch is None else asked.current_leader_epoch)
+    error = partition.leadership_error(
+        -1 if asked.current_leader_epoch is None else asked.current_leader_epoch
+    )
     if error:
         return _result(index, error, NOT_FOUND)
     try:

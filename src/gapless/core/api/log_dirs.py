@@ -29,7 +29,10 @@ def describe_log_dirs(node: Node, request: Request) -> DescribeLogDirsResponse:
         topic = topics.setdefault(name, TopicAnswer(name=name, partitions=[]))
         topic.partitions.append(
             TopicAnswer.DescribeLogDirsPartition(
-                partition_index=index, partition_size=partition.log.size_bytes, offset_lag=0, is_future_key=False
+                partition_index=index,
+                partition_size=partition.log.size_bytes,
+                offset_lag=0,
+                is_future_key=False,
             )
         )
     total, usable = node.store.space()

@@ -1,8 +1,8 @@
 """Metadata and DescribeTopicPartitions: which topics there are, and who leads their partitions.
 
-Metadata version notes: 0 takes an empty list for all topics, later ones null; 4 may forbid automatic creation;
-10 knows topic ids, 12 asks by them; 13 can answer with a top-level error. A topic that is created on demand is
-answered once it exists, so clients need no second try.
+Metadata version notes: 0 takes an empty list for all topics, later ones null; 4 may forbid automatic
+creation; 10 knows topic ids, 12 asks by them; 13 can answer with a top-level error. A topic that is created
+on demand is answered once it exists, so clients need no second try.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from uuid import UUID
 from gapless.core.api.cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, controller_id
 from gapless.core.api.registry import handles
 from gapless.core.api.topics import TopicError, check_topic_name, new_topic_records
+from gapless.core.changes import Decision
 from gapless.core.contract import Request
 from gapless.core.image import Topic
-from gapless.core.changes import Decision
 from gapless.core.records import MetadataRecord, PartitionChanged
 from gapless.wire.apis import ApiKey
 from gapless.wire.errors import ErrorCode
@@ -38,7 +38,11 @@ def metadata(node: Node, request: Request) -> Any | None:
     """Describe the topics asked for, creating missing ones where both sides allow it."""
     body: MetadataRequest = request.body
     missing = _missing_topics(node, request)
-    if not missing or not body.allow_auto_topic_creation or not node.settings.get("auto.create.topics.enable"):
+    if (
+        not missing
+        or not body.allow_auto_topic_creation
+        or not node.settings.get("auto.create.topics.enable")
+    ):
         return _describe(node, request)
 
     def decide() -> Decision:

@@ -8,7 +8,6 @@ from gapless.core.api.registry import handles
 from gapless.core.contract import Request
 from gapless.core.partition import Partition
 from gapless.wire.apis import ApiKey
-from gapless.wire.errors import ErrorCode
 from gapless.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 
 if TYPE_CHECKING:

@@ -36,7 +36,9 @@ class _Unsettled:
 
     __slots__ = ("acks", "end_offset", "leader_epoch", "partition", "result")
 
-    def __init__(self, partition: Partition, end_offset: int, acks: int, result: ProducePartitionResult) -> None:
+    def __init__(
+        self, partition: Partition, end_offset: int, acks: int, result: ProducePartitionResult
+    ) -> None:
         self.partition = partition
         self.end_offset = end_offset
         self.leader_epoch = partition.leader_epoch
@@ -47,7 +49,9 @@ class _Unsettled:
         """Whether it is decided: safe enough, or failed (the result says which)."""
         partition = self.partition
         if partition.leader_epoch != self.leader_epoch:
-            return self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership changed while replicas were awaited")
+            return self._fail(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership changed while replicas were awaited"
+            )
         if self.acks == -1:
             safe = partition.high_watermark >= self.end_offset
         else:
@@ -90,7 +94,9 @@ def _append_topic(
         if body.acks not in (-1, 0, 1):
             result = ProducePartitionResult(part.partition, ErrorCode.INVALID_REQUIRED_ACKS)
         elif topic is None:
-            missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if asked.topic_id is None else ErrorCode.UNKNOWN_TOPIC_ID
+            missing = (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if asked.topic_id is None else ErrorCode.UNKNOWN_TOPIC_ID
+            )
             result = ProducePartitionResult(part.partition, missing)
         else:
             result = _append(node, topic.name, part, body.acks, unsettled)
@@ -135,7 +141,7 @@ def _answer_nothing(node: Node, request: Request, response: ProduceResponse) -> 
     for topic in response.topics:
         for result in topic.partitions:
             if result.error:
-                reason = f"produce with acks=0 failed for partition {result.partition}: {ErrorCode(result.error).name}"
+                reason = f"produce with acks=0 failed: {ErrorCode(result.error).name}"
                 node.close(request.connection, reason)
                 return
 

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: decided on the image, in force once they are in the journal."""
+"""CreateTopics, DeleteTopics, CreatePartitions: decided on the image, in force once the journal has them."""
 
 from __future__ import annotations
 
@@ -44,9 +44,13 @@ class TopicError(Exception):
 def check_topic_name(name: str) -> None:
     """Kafka's rule for names; raises `TopicError`."""
     if not name or name in (".", ".."):
-        raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, "Topic name is invalid: it can't be empty, '.' or '..'")
+        raise TopicError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, "Topic name is invalid: it can't be empty, '.' or '..'"
+        )
     if len(name) > 249:
-        raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, "Topic name is invalid: it is longer than 249 characters")
+        raise TopicError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, "Topic name is invalid: it is longer than 249 characters"
+        )
     if not _LEGAL.issuperset(name):
         raise TopicError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -121,15 +125,19 @@ def _place(
     if assignments:
         if partitions != -1 or replication_factor != -1:
             raise TopicError(
-                ErrorCode.INVALID_REQUEST, "give either replica assignments or partitions and replication factor"
+                ErrorCode.INVALID_REQUEST,
+                "give either replica assignments or partitions and replication factor",
             )
         if sorted(assignments) != list(range(len(assignments))):
             raise TopicError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "partitions should be a consecutive 0-based integer sequence",
             )
         return [_check_assignment(node, assignments[index]) for index in range(len(assignments))]
     count = node.settings.get("num.partitions") if partitions == -1 else partitions
-    factor = node.settings.get("default.replication.factor") if replication_factor == -1 else replication_factor
+    factor = (
+        node.settings.get("default.replication.factor") if replication_factor == -1 else replication_factor
+    )
     if count < 1:
         raise TopicError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
     if factor < 1:
@@ -204,7 +212,11 @@ def _created(
     node: Node, name: str, records: Sequence[MetadataRecord]
 ) -> CreateTopicsResponse.CreatableTopicResult:
     partitions = [record for record in records if isinstance(record, PartitionChanged)]
-    own = {record.key: record.value for record in records if isinstance(record, ConfigSet) and record.value is not None}
+    own = {
+        record.key: record.value
+        for record in records
+        if isinstance(record, ConfigSet) and record.value is not None
+    }
     return CreateTopicsResponse.CreatableTopicResult(
         name=name,
         topic_id=partitions[0].topic_id,
@@ -325,18 +337,20 @@ def _more_partitions(
 ) -> list[PartitionChanged]:
     topic = node.image.topics.get(asked.name)
     if topic is None:
-        raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        raise TopicError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+        )
     existing = len(topic.partitions)
     if asked.count <= existing:
         raise TopicError(
             ErrorCode.INVALID_PARTITIONS,
-            f"The topic {asked.name} currently has {existing} partition(s); {asked.count} would not be an increase.",
+            f"The topic {asked.name} has {existing} partition(s); {asked.count} would not be an increase.",
         )
     _check_room(node, asked.count - existing)
     if asked.assignments is not None and len(asked.assignments) != asked.count - existing:
         raise TopicError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{asked.count - existing} partitions are added, but {len(asked.assignments)} assignments were given.",
+            f"{asked.count - existing} partitions are added, but {len(asked.assignments)} assignments given.",
         )
     if asked.assignments is None:
         replicas = place_evenly(node, existing, asked.count - existing, len(topic.partitions[0].replicas))
