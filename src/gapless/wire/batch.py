@@ -129,10 +129,10 @@ def parse_header(buffer: Buffer, position: int) -> BatchHeader:
         base_offset, length, leader_epoch, _magic, crc, attributes, last_offset_delta, base_timestamp,
         max_timestamp, producer_id, producer_epoch, base_sequence, record_count,
     ) = _HEADER.unpack_from(buffer, position)  # fmt: skip
-    return BatchHeader(
+    return tuple.__new__(BatchHeader, (  # a third of the time of the constructor
         base_offset, length + PREFIX_SIZE, leader_epoch, crc, attributes, last_offset_delta, base_timestamp,
         max_timestamp, producer_id, producer_epoch, base_sequence, record_count, position,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def is_intact(buffer: Buffer, batch: BatchHeader) -> bool:
@@ -150,7 +150,7 @@ def stamp(
     _PREFIX_AND_EPOCH.pack_into(
         payload, batch.position, base_offset, batch.size_bytes - PREFIX_SIZE, leader_epoch
     )
-    return BatchHeader(base_offset, batch[1], leader_epoch, *batch[3:])
+    return BatchHeader._make((base_offset, batch.size_bytes, leader_epoch, *batch[3:]))
 
 
 def stamp_append_time(payload: memoryview | bytearray, batch: BatchHeader, timestamp_ms: int) -> BatchHeader:

@@ -42,7 +42,7 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_LENGTH = Struct(">i")
 
 # Java clients and brokers read only frames whose blocks do not refer to each other; cramjam makes others. So
-# frames are put together here: independent blocks of at most 64 KB, no sizes, no checksums (batches have one).
+# frames are put together here: independent blocks of at most 64 KB, no sizes, no checksums (a batch has one).
 _LZ4_FRAME_HEADER = bytes.fromhex("04224d18 60 40 82")
 _LZ4_END_MARK = b"\x00\x00\x00\x00"
 _LZ4_BLOCK_BYTES = 64 * 1024
@@ -105,7 +105,7 @@ def _decompress_into(decode: Callable[[Any, Any], int], data: Buffer, max_bytes:
 
 def _compress_lz4(data: Buffer) -> bytes:
     view = memoryview(data)
-    parts = [_LZ4_FRAME_HEADER]
+    parts: list[Buffer] = [_LZ4_FRAME_HEADER]
     for start in range(0, len(view), _LZ4_BLOCK_BYTES):
         block = view[start : start + _LZ4_BLOCK_BYTES]
         compressed = bytes(cramjam.lz4.compress_block(block, store_size=False))

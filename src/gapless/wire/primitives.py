@@ -31,8 +31,12 @@ ZERO_UUID = UUID(int=0)
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
     """An unsigned 32-bit integer of one to five bytes."""
-    value = shift = 0
-    for index in range(position, position + _MAX_UVARINT_BYTES):
+    byte = buffer[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value = byte & 0x7F
+    shift = 7
+    for index in range(position + 1, position + _MAX_UVARINT_BYTES):
         byte = buffer[index]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:

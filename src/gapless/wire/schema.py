@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from gapless.wire.errors import MalformedMessage
+from gapless.wire.messages import ApiMessage
 from gapless.wire.primitives import (
     INT32,
     TRUNCATED,
@@ -89,41 +90,59 @@ def _struct_reader(container: type[Any], fields: list[Description], version: _Ve
         else:
             plain.append((attribute, compiled.read))
             smallest_bytes += compiled.smallest_bytes
-    number = version.number
+    new = _maker(container, version.number)
 
     def read_classic(frame: memoryview, position: int) -> tuple[Any, int]:
-        values = {}
+        message = new()
         for attribute, read in plain:
-            values[attribute], position = read(frame, position)
-        return container(version=number, **values), position
+            value, position = read(frame, position)
+            setattr(message, attribute, value)
+        return message, position
 
     def read_flexible(frame: memoryview, position: int) -> tuple[Any, int]:
-        values = {}
-        for attribute, read in plain:
-            values[attribute], position = read(frame, position)
+        message, position = read_classic(frame, position)
         if frame[position] == 0:
-            position += 1
-        elif tagged:
-            position = _read_tagged(frame, position, tagged, values)
-        else:
-            position = skip_tagged_fields(frame, position)
-        return container(version=number, **values), position
+            return message, position + 1
+        if tagged:
+            return message, _read_tagged(frame, position, tagged, message)
+        return message, skip_tagged_fields(frame, position)
 
     return _Compiled(read_flexible if version.flexible else read_classic, smallest_bytes)
 
 
-def _read_tagged(
-    frame: memoryview, position: int, known: dict[int, tuple[str, Reader]], values: dict[str, Any]
-) -> int:
+def _maker(container: type[Any], version: int) -> Callable[[], Any]:
+    """Makes containers as kafka-python's decoder does; its constructor takes five times as long.
+
+    A field that is not set reads as its default.
+    """
+    is_message = issubclass(container, ApiMessage)
+
+    def new() -> Any:
+        message = object.__new__(container)
+        message._version = version
+        message.tags = None
+        message.unknown_tags = None
+        if is_message:
+            message._header = None
+            message._min_version = None
+            message._max_version = None
+        return message
+
+    return new
+
+
+def _read_tagged(frame: memoryview, position: int, known: dict[int, tuple[str, Reader]], message: Any) -> int:
     count, position = read_uvarint(frame, position)
     for _ in range(count):
         tag, start, end = read_tagged_field(frame, position)
         position = end
         if tag in known:
             attribute, read = known[tag]
-            values[attribute], read_to = read(frame[:end], start)
+            value, read_to = read(frame[:end], start)
             if read_to != end:
                 raise MalformedMessage(f"tagged field {attribute} has another size than it says")
+            setattr(message, attribute, value)
+            message.tags = (message.tags or set()) | {attribute}
     return position
 
 

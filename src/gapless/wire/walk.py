@@ -12,7 +12,7 @@ Buffer = bytes | bytearray | memoryview
 # attributes, timestamp delta, offset delta, key length, value length, header count: a byte each at least
 SMALLEST_RECORD_BYTES = 6
 _MAX_LENGTH_BYTES = 5
-_COPY_BELOW_BYTES = 512  # with records smaller than this, a copy to index quickly pays for itself
+_COPY_BELOW_BYTES = 512  # with records smaller than this, a copy as bytes, which are read faster, pays
 _FIRST_WINDOW = 64
 _SMALLEST_WINDOW = 8
 _WINDOW_GROWTH = 4
