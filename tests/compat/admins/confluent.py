@@ -56,7 +56,7 @@ class ConfluentAdmin:
             try:
                 for asked in self._client.list_offsets(places).values():
                     _result(asked)
-            except BrokerRefused:
+            except (BrokerRefused, RuntimeError):
                 continue
             return
 
