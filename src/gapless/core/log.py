@@ -86,6 +86,10 @@ class Log(Protocol):
     def size_bytes(self) -> int: ...
 
     @property
+    def flushed_offset(self) -> int:
+        """Everything below it is known to be on stable storage."""
+
+    @property
     def latest_epoch(self) -> int:
         """The leader epoch of the last batch ever appended; -1 for none."""
 
@@ -99,14 +103,22 @@ class Log(Protocol):
         """Whole batches from the one that holds `offset`, ending at or below the offset `before`.
 
         At most `max_bytes`, except that `at_least_one` lets the first batch exceed it. Empty (size 0) if
-        there is nothing. The slice may begin with records below `offset`: clients skip those.
+        there is nothing. The slice may begin with records below `offset`: clients skip those. It never
+        goes beyond one segment. An offset below the log's start is a mistake (`ValueError`).
         """
 
     def truncate_to(self, offset: int) -> None:
-        """Forget everything at and after `offset` (batches that contain it too)."""
+        """Forget everything at and after `offset` (batches that contain it too).
 
-    def advance_start(self, offset: int) -> None:
-        """Make `offset` the first readable one; segments that lie wholly below it are dropped."""
+        So the log may end below `offset`. At or below its start it becomes empty and goes on at `offset`.
+        """
+
+    def advance_start(self, offset: int) -> bool:
+        """Make `offset` the first readable one; segments that lie wholly below it are dropped.
+
+        Beyond the end, the log becomes empty, without an epoch, and goes on at `offset`. True if a new
+        segment was begun: then `save_producers` must follow, as after a roll.
+        """
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest known epoch at or below `epoch`, and the offset where it ended; (-1, -1) if none."""

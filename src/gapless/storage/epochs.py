@@ -1,0 +1,59 @@
+"""Which leader epoch began at which offset: the history by which replicas find the point where they diverge.
+
+An entry is made by the first batch of a newer epoch. The history always describes the log as it is: cut at its
+end, entries of cut batches go; cut at its start, the epoch in force there begins at the new start.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from operator import itemgetter
+
+NONE = -1
+
+_epoch_of = itemgetter(0)
+
+
+class EpochHistory:
+    """Ascending (epoch, start offset) entries. `changed` is set by every change, for whoever keeps them on disk."""
+
+    __slots__ = ("changed", "entries", "latest")
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self.entries = list(entries)
+        self.latest = self.entries[-1][0] if self.entries else NONE
+        self.changed = False
+
+    def begin(self, epoch: int, offset: int) -> None:
+        """The batch at `offset` is the first of `epoch`; an epoch that is known or older changes nothing."""
+        if epoch > self.latest:
+            self._replace([*self.entries, (epoch, offset)])
+
+    def end_of(self, epoch: int, end_offset: int) -> tuple[int, int]:
+        """The largest known epoch at or below `epoch`, and where the next one (or nothing) begins."""
+        index = bisect_right(self.entries, epoch, key=_epoch_of)
+        if index == 0 or epoch < 0:
+            return NONE, NONE
+        ends_at = self.entries[index][1] if index < len(self.entries) else end_offset
+        return self.entries[index - 1][0], ends_at
+
+    def cut_end(self, offset: int) -> None:
+        """Forget epochs that began at or after `offset`."""
+        if self.entries and self.entries[-1][1] >= offset:
+            self._replace([entry for entry in self.entries if entry[1] < offset])
+
+    def cut_start(self, offset: int) -> None:
+        """Forget epochs that ended before `offset`; the one in force there begins at it."""
+        below = [entry for entry in self.entries if entry[1] < offset]
+        if below:
+            self._replace([(below[-1][0], offset), *(e for e in self.entries if e[1] >= offset)])
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._replace([])
+
+    def _replace(self, entries: list[tuple[int, int]]) -> None:
+        self.entries = entries
+        self.latest = entries[-1][0] if entries else NONE
+        self.changed = True

@@ -1,0 +1,71 @@
+"""Making a log durable: prepared on the loop's thread, run on any other, reported back on the loop's thread.
+
+    job = log.prepare_flush()          # loop
+    if job is not None:
+        job.run()                      # worker thread: the syncs
+        log.flushed(job)               # loop: the recovery point moves to job.offset
+
+`run` touches nothing of the log but the files that the job holds open, and its `failure`. A sync that failed is
+never tried again: the kernel may have dropped the very pages that it could not write, and a second call would
+report success over the hole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gapless.storage import disk
+from gapless.storage.disk import Disk, OpenFile
+from gapless.storage.formats import EPOCHS_FILE, encode_epochs
+from gapless.storage.segment import Segment
+
+
+@dataclass(slots=True)
+class SyncedFile:
+    """A segment's log file, and how much of it the job makes durable."""
+
+    segment: Segment
+    file: OpenFile
+    size: int
+
+
+@dataclass(slots=True)
+class FlushJob:
+    """One flush of one log. `offset` is the end that it makes durable; cutting the log lowers it."""
+
+    offset: int
+    directory: OpenFile
+    disk: Disk
+    on_failure: Callable[[str], None]
+    files: list[SyncedFile] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    """Small files of the folder that must be durable too: indexes of closed segments, snapshots."""
+    epochs: list[tuple[int, int]] | None = None
+    directories: list[OpenFile] = field(default_factory=list)
+    """Folders whose entries have changed."""
+
+    def run(self) -> None:
+        """Sync everything. Raises `LogFailed`, and the log then refuses appends."""
+        path = self.directory.path
+        try:
+            for item in self.files:
+                path = item.file.path
+                self.disk.fdatasync(item.file.fd)
+            for name in self.names:
+                path = f"{self.directory.path}/{name}"
+                disk.sync_file(self.directory, name, self.disk.fdatasync)
+            path = self.directory.path
+            if self.epochs is not None:
+                disk.replace_file(
+                    self.directory, EPOCHS_FILE, encode_epochs(self.epochs), self.disk.fdatasync
+                )
+            for directory in self.directories:
+                path = directory.path
+                disk.sync_directory(directory)
+        except FileNotFoundError:
+            return  # the topic was deleted meanwhile, and its folder with it
+        except OSError as error:
+            failed = disk.failure("make durable what was written to", path, error)
+            self.on_failure(str(failed))
+            raise failed from error

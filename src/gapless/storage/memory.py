@@ -1,0 +1,356 @@
+"""The log's twin in memory: the same answers as `FileLog`, proven by the same tests, without a disk.
+
+For the core's tests and the simulator. It survives closing and opening again; `MemoryLogStore.power_cut` takes
+away what was not flushed, and setting `MemoryLog.failure` makes a log refuse like one on a broken disk.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import NamedTuple
+from uuid import UUID
+
+from gapless.core.log import LogConfig, LogFailed, ProducerEntry, SegmentInfo, TimedOffset
+from gapless.storage import rules, times
+from gapless.storage.epochs import EpochHistory
+from gapless.storage.formats import Partition
+from gapless.storage.slices import NOTHING, MemorySlice
+from gapless.wire.batch import BatchHeader
+
+_base_offset = attrgetter("base_offset")
+
+
+class Stored(NamedTuple):
+    """A batch and what its header says."""
+
+    header: BatchHeader
+    data: bytes
+
+
+@dataclass(slots=True)
+class MemorySegment:
+    """Batches from `base_offset` on."""
+
+    base_offset: int
+    batches: list[Stored] = field(default_factory=list)
+    size: int = 0
+
+    @property
+    def end_offset(self) -> int:
+        return self.batches[-1].header.next_offset if self.batches else self.base_offset
+
+    @property
+    def max_timestamp(self) -> int:
+        return max((batch.header.max_timestamp for batch in self.batches), default=-1)
+
+    def find(self, offset: int) -> int:
+        """Which batch is the first whose last offset is at or after `offset`."""
+        return bisect_left(self.batches, offset, key=lambda batch: batch.header.last_offset)
+
+
+@dataclass(slots=True)
+class Contents:
+    """What the medium holds of one log."""
+
+    topic_id: UUID
+    segments: list[MemorySegment]
+    epochs: EpochHistory = field(default_factory=EpochHistory)
+    snapshots: dict[int, list[ProducerEntry]] = field(default_factory=dict)
+    start_offset: int = 0
+    flushed_offset: int = 0
+
+
+@dataclass(slots=True)
+class MemoryFlushJob:
+    """The twin of `FlushJob`."""
+
+    offset: int
+
+    def run(self) -> None:
+        """Memory is as durable as it will ever be."""
+
+
+class MemoryLog:
+    """`core.log.Log` in memory."""
+
+    def __init__(self, contents: Contents, config: LogConfig) -> None:
+        self.config = config
+        self.failure: str | None = None
+        self._contents = contents
+        self._segments = contents.segments
+        self._epochs = contents.epochs
+        self._job: MemoryFlushJob | None = None
+
+    @property
+    def start_offset(self) -> int:
+        return self._contents.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._segments[-1].end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def flushed_offset(self) -> int:
+        return self._contents.flushed_offset
+
+    @property
+    def latest_epoch(self) -> int:
+        return self._epochs.latest
+
+    def _refuse_if_failed(self) -> None:
+        if self.failure is not None:
+            raise LogFailed(self.failure)
+
+    # -------------------------------------------------------------------------------------- appending
+
+    def roll_if_needed(self, incoming_bytes: int, max_timestamp_ms: int) -> bool:
+        """See `core.log.Log`."""
+        active = self._segments[-1]
+        if not active.batches:
+            return False
+        full = rules.is_full(
+            self.config, active.size, active.end_offset - active.base_offset, incoming_bytes
+        )
+        first_timestamp = active.batches[0].header.max_timestamp
+        if not full and not rules.is_too_old(self.config, first_timestamp, max_timestamp_ms):
+            return False
+        self._refuse_if_failed()
+        self._segments.append(MemorySegment(self.end_offset))
+        return True
+
+    def append(self, batches: Sequence[BatchHeader], payload: memoryview) -> None:
+        """See `core.log.Log`."""
+        self._refuse_if_failed()
+        active = self._segments[-1]
+        rules.check_chain(batches, len(payload), self.end_offset, active.base_offset)
+        position = 0
+        for batch in batches:
+            data = bytes(payload[position : position + batch.size_bytes])
+            active.batches.append(Stored(batch._replace(position=0), data))
+            position += batch.size_bytes
+            self._epochs.begin(batch.leader_epoch, batch.base_offset)
+        active.size += position
+
+    # ---------------------------------------------------------------------------------------- reading
+
+    def read(self, offset: int, max_bytes: int, before: int, at_least_one: bool) -> MemorySlice:
+        """See `core.log.Log`."""
+        if offset < self.start_offset:
+            raise ValueError(f"offset {offset} lies before the log's start {self.start_offset}")
+        if offset >= before or offset >= self.end_offset:
+            return NOTHING
+        segment = self._segments[self._segment_index(offset)]
+        taken: list[bytes] = []
+        size = 0
+        for header, data in segment.batches[segment.find(offset) :]:
+            first_may_exceed = at_least_one and not taken
+            if header.last_offset >= before or (size + len(data) > max_bytes and not first_may_exceed):
+                break
+            taken.append(data)
+            size += len(data)
+        return MemorySlice(b"".join(taken)) if taken else NOTHING
+
+    def _segment_index(self, offset: int) -> int:
+        return max(0, bisect_right(self._segments, offset, key=_base_offset) - 1)
+
+    def batches_from(self, offset: int) -> Iterator[BatchHeader]:
+        """See `core.log.Log`."""
+        offset = max(offset, self.start_offset)
+        for segment in self._segments[self._segment_index(offset) :]:
+            for stored in segment.batches[segment.find(offset) :]:
+                yield stored.header
+
+    def segments(self) -> Sequence[SegmentInfo]:
+        """See `core.log.Log`."""
+        return [
+            SegmentInfo(segment.base_offset, segment.end_offset, segment.size, segment.max_timestamp)
+            for segment in self._segments
+        ]
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """See `core.log.Log`."""
+        return self._epochs.end_of(epoch, self.end_offset)
+
+    def offset_at_time(self, timestamp_ms: int, before: int) -> TimedOffset | None:
+        """See `core.log.Log`."""
+        for batch in self._in_range(before):
+            if batch.header.max_timestamp >= timestamp_ms:
+                found = times.first_reaching(
+                    memoryview(batch.data), timestamp_ms, self.start_offset, before
+                )
+                if found is not None:
+                    return found
+        return None
+
+    def latest_timestamp(self, before: int) -> TimedOffset | None:
+        """See `core.log.Log`."""
+        best: TimedOffset | None = None
+        for batch in self._in_range(before):
+            if batch.header.max_timestamp > (best.timestamp_ms if best else -1):
+                found = times.latest(memoryview(batch.data), self.start_offset, before)
+                if found is not None and found.timestamp_ms > (best.timestamp_ms if best else -1):
+                    best = found
+        return best
+
+    def _in_range(self, before: int) -> Iterator[Stored]:
+        for segment in self._segments[self._segment_index(self.start_offset) :]:
+            for batch in segment.batches[segment.find(self.start_offset) :]:
+                if batch.header.base_offset >= before:
+                    return
+                yield batch
+
+    # ---------------------------------------------------------------------------------------- cutting
+
+    def truncate_to(self, offset: int) -> None:
+        """See `core.log.Log`."""
+        if offset >= self.end_offset:
+            return
+        self._refuse_if_failed()
+        if offset <= self.start_offset:
+            self._restart_at(offset)
+            return
+        index = self._segment_index(offset)
+        segment = self._segments[index]
+        cut = segment.find(offset)
+        end_offset = segment.batches[cut].header.base_offset
+        if end_offset <= self.start_offset:
+            self._restart_at(self.start_offset)
+            return
+        del self._segments[index + 1 :]
+        del segment.batches[cut:]
+        segment.size = sum(len(batch.data) for batch in segment.batches)
+        self._cut_done(end_offset)
+
+    def _restart_at(self, offset: int) -> None:
+        self._segments[:] = [MemorySegment(offset)]
+        self._contents.start_offset = offset
+        self._cut_done(offset)
+
+    def _cut_done(self, end_offset: int) -> None:
+        contents = self._contents
+        contents.flushed_offset = min(contents.flushed_offset, end_offset)
+        if self._job is not None:
+            self._job.offset = min(self._job.offset, end_offset)
+        self._epochs.cut_end(end_offset)
+        for offset in [offset for offset in contents.snapshots if offset > end_offset]:
+            del contents.snapshots[offset]
+
+    def advance_start(self, offset: int) -> bool:
+        """See `core.log.Log`."""
+        if offset <= self.start_offset:
+            return False
+        self._refuse_if_failed()
+        contents = self._contents
+        if offset > self.end_offset:
+            self._restart_at(offset)
+            self._epochs.clear()
+            contents.flushed_offset = offset
+            return True
+        contents.start_offset = offset
+        self._epochs.cut_start(offset)
+        rolled = offset == self.end_offset and bool(self._segments[-1].batches)
+        if rolled:
+            self._segments.append(MemorySegment(offset))
+        while len(self._segments) > 1 and self._segments[0].end_offset <= offset:
+            del self._segments[0]
+        contents.flushed_offset = max(contents.flushed_offset, self._segments[0].base_offset)
+        self._prune_snapshots()
+        return rolled
+
+    # -------------------------------------------------------------------------------------- producers
+
+    def save_producers(self, entries: Sequence[ProducerEntry]) -> None:
+        """See `core.log.Log`."""
+        self._refuse_if_failed()
+        self._contents.snapshots[self.end_offset] = [replace(entry) for entry in entries]
+        self._prune_snapshots()
+
+    def load_producers(self) -> tuple[int, list[ProducerEntry]]:
+        """See `core.log.Log`."""
+        snapshots = self._contents.snapshots
+        if not snapshots:
+            return self.start_offset, []
+        offset = max(snapshots)
+        return offset, [replace(entry) for entry in snapshots[offset]]
+
+    def _prune_snapshots(self) -> None:
+        snapshots = self._contents.snapshots
+        bases = {segment.base_offset for segment in self._segments}
+        for offset in sorted(snapshots)[:-1]:
+            if offset not in bases:
+                del snapshots[offset]
+
+    # ------------------------------------------------------------------------------------------ other
+
+    def prepare_flush(self) -> MemoryFlushJob | None:
+        """The twin of `FileLog.prepare_flush`."""
+        self._refuse_if_failed()
+        if self.end_offset <= self.flushed_offset:
+            return None
+        self._job = MemoryFlushJob(self.end_offset)
+        return self._job
+
+    def flushed(self, job: MemoryFlushJob) -> None:
+        """The twin of `FileLog.flushed`."""
+        self._job = None
+        self._contents.flushed_offset = max(self.flushed_offset, job.offset)
+
+    def configure(self, config: LogConfig) -> None:
+        """See `core.log.Log`."""
+        self.config = config
+
+    def close(self) -> None:
+        """See `core.log.Log`."""
+        self.failure = self.failure or "the log is closed"
+
+
+class MemoryLogStore:
+    """`core.log.LogStore` in memory. Logs outlive `close`: opening one again is a restart of the broker."""
+
+    location = "memory"
+
+    def __init__(self) -> None:
+        self.logs: dict[Partition, MemoryLog] = {}
+        self._contents: dict[Partition, Contents] = {}
+
+    def space(self) -> tuple[int, int]:
+        """Not known."""
+        return -1, -1
+
+    def open(self, topic: str, topic_id: UUID, partition: int, config: LogConfig) -> MemoryLog:
+        """See `core.log.LogStore`."""
+        key = (topic, partition)
+        earlier = self.logs.pop(key, None)
+        if earlier is not None:
+            earlier.close()  # its broker died without a word
+        contents = self._contents.get(key)
+        if contents is None or contents.topic_id != topic_id:
+            contents = self._contents[key] = Contents(topic_id, [MemorySegment(0)])
+        log = self.logs[key] = MemoryLog(contents, config)
+        return log
+
+    def delete(self, topic: str, partition: int) -> None:
+        """See `core.log.LogStore`."""
+        log = self.logs.pop((topic, partition), None)
+        if log is not None:
+            log.close()
+        self._contents.pop((topic, partition), None)
+
+    def close(self) -> None:
+        """The broker ends; its page cache does not."""
+        for log in self.logs.values():
+            log.close()
+        self.logs.clear()
+
+    def power_cut(self, kept: Mapping[Partition, int] | None = None) -> None:
+        """The machine ends: each log keeps what was flushed, or more if `kept` names a higher offset."""
+        for key, log in self.logs.items():
+            log.truncate_to(max(log.flushed_offset, (kept or {}).get(key, 0)))
+        self.close()
