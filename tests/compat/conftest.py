@@ -30,6 +30,8 @@ MODERN_ADMINS = ("confluent", "kafka-python", "java-4.3", "java-3.9")
 ADMINS = ("confluent", "kafka-python", "aiokafka", "java-4.3", "java-3.9")
 
 NewTopic = Callable[..., str]
+MakeClient = Callable[[str], Client]
+Require = Callable[[str], None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,9 +43,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+def peer(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require: Require
+) -> Iterator[Peer]:
     # Without the option when `tests` is run as a whole: pytest reads it only from folders named to it.
     name = request.config.getoption("--peer", os.environ.get("GAPLESS_COMPAT_PEER", "embedded"))
+    if name == "apache":
+        require("apache-kafka")
     with running_peer(name, tmp_path_factory.mktemp("peer")) as running:
         yield running
 
@@ -54,19 +60,21 @@ def bootstrap(peer: Peer) -> str:
 
 
 @pytest.fixture(scope="session")
-def java_4_3() -> Iterator[Any]:
+def java_4_3(require: Require) -> Iterator[Any]:
+    require("apache-kafka")
     with java_machine(kafka_4_3_jars()) as jvm:
         yield jvm
 
 
 @pytest.fixture(scope="session")
-def java_3_9() -> Iterator[Any]:
+def java_3_9(require: Require) -> Iterator[Any]:
+    require("spark")
     with java_machine(kafka_3_9_jars()) as jvm:
         yield jvm
 
 
 @pytest.fixture(scope="session")
-def make_client(request: pytest.FixtureRequest, bootstrap: str) -> Callable[[str], Client]:
+def make_client(request: pytest.FixtureRequest, bootstrap: str, require: Require) -> MakeClient:
     """A client by its name. Java's virtual machines start when they are first asked for."""
 
     def make(name: str) -> Client:
@@ -74,6 +82,8 @@ def make_client(request: pytest.FixtureRequest, bootstrap: str) -> Callable[[str
             return JavaClient(name, request.getfixturevalue("java_4_3"), bootstrap)
         if name == "java-3.9":
             return JavaClient(name, request.getfixturevalue("java_3_9"), bootstrap)
+        if name == "kcat":
+            require("kcat")
         kinds = {kind.name: kind for kind in (Confluent, KafkaPython, Aiokafka, Kcat)}
         return kinds[name](bootstrap)
 
@@ -81,7 +91,7 @@ def make_client(request: pytest.FixtureRequest, bootstrap: str) -> Callable[[str
 
 
 @pytest.fixture(params=CLIENTS)
-def client(request: pytest.FixtureRequest, make_client: Callable[[str], Client]) -> Client:
+def client(request: pytest.FixtureRequest, make_client: MakeClient) -> Client:
     return make_client(request.param)
 
 

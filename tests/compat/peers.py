@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gapless.testing.apache_kafka import ApacheKafka
+from gapless.testing.cluster import EmbeddedBroker
 
 # Looked after often, so that a test of retention need not wait for minutes.
-BROKER_SETTINGS = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"}
+SETTINGS = {"log.retention.check.interval.ms": "500"}
+APACHE_SETTINGS = SETTINGS | {"log.initial.task.delay.ms": "500"}
 
 
 class Peer(NamedTuple):
@@ -25,8 +27,11 @@ def running_peer(name: str, folder: Path) -> Iterator[Peer]:
     """Start the broker that `--peer` names, with its data in `folder`, and stop it afterwards."""
     if ":" in name:
         yield Peer(name, None)
+    elif name == "embedded":
+        with EmbeddedBroker(folder / "data", config=SETTINGS) as broker:
+            yield Peer(broker.bootstrap, broker.data_dir)
     elif name == "apache":
-        with ApacheKafka(heap_mb=512, properties=BROKER_SETTINGS) as kafka:
+        with ApacheKafka(heap_mb=512, properties=APACHE_SETTINGS) as kafka:
             yield Peer(kafka.bootstrap, kafka.data_folder)
     else:
         raise ValueError(f"no peer named {name}: choose embedded, apache, or HOST:PORT")

@@ -70,8 +70,8 @@ def test_partitions_are_added_and_old_ones_keep_their_records(
 @pytest.mark.parametrize("admin", MODERN_ADMINS, indirect=True)
 def test_one_setting_is_set_and_unset_and_others_stay(admin: ModernAdmin, new_topic: NewTopic) -> None:
     topic = new_topic(1, {"segment.ms": "7000000"})
-    default = admin.settings(topic)["retention.ms"]
-    assert default == ("604800000", False)
+    default = Setting("604800000", is_own=False)
+    assert admin.settings(topic)["retention.ms"] == default
     admin.change_setting(topic, "retention.ms", "3600000")
     eventually(lambda: admin.settings(topic)["retention.ms"], Setting("3600000", is_own=True))
     admin.change_setting(topic, "retention.ms", None)
@@ -84,8 +84,10 @@ def test_settings_are_replaced_as_a_whole(admin: ReplacingAdmin, new_topic: NewT
     topic = new_topic(1, {"segment.ms": "7000000", "retention.ms": "3600000"})
     admin.replace_settings(topic, {"max.message.bytes": "2000000"})
     eventually(
-        lambda: {name: setting.value for name, setting in admin.settings(topic).items() if setting.is_own},
-        {"max.message.bytes": "2000000"},
+        lambda: [
+            f"{name}={setting.value}" for name, setting in admin.settings(topic).items() if setting.is_own
+        ],
+        ["max.message.bytes=2000000"],
     )
 
 

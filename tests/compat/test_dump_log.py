@@ -10,7 +10,7 @@ import pytest
 
 from .clients import Sending
 from .clients.confluent import Confluent
-from .conftest import NewTopic
+from .conftest import NewTopic, Require
 from .jvm import run_tool
 from .peers import Peer
 from .sample import CODECS, numbered
@@ -19,7 +19,8 @@ pytestmark = pytest.mark.apache
 
 
 @pytest.fixture
-def data_dir(peer: Peer) -> Path:
+def data_dir(peer: Peer, require: Require) -> Path:
+    require("apache-kafka")
     if peer.data_dir is None:
         pytest.skip("the broker's files are not ours to read")
     return peer.data_dir

@@ -20,7 +20,7 @@ from .clients.java import JavaClient
 from .clients.java import as_record as java_record
 from .clients.kafka_python import KafkaPython
 from .clients.kafka_python import as_record as kafka_python_record
-from .conftest import NewTopic
+from .conftest import MakeClient, NewTopic
 from .sample import CODECS, Record, numbered, numbers
 
 MANY = 40
@@ -77,7 +77,7 @@ class TestManyPartitionsInOneFetchSession:
 
     @pytest.mark.parametrize("version", ["java-4.3", "java-3.9"])
     def test_java(
-        self, version: str, make_client: Callable[[str], Client], reader: Confluent, new_topic: NewTopic
+        self, version: str, make_client: MakeClient, reader: Confluent, new_topic: NewTopic
     ) -> None:
         topic, client = new_topic(MANY), make_client(version)
         assert isinstance(client, JavaClient)

@@ -13,7 +13,7 @@ from gapless.testing.apache_kafka import kafka_tool
 
 from .clients import Sending
 from .clients.confluent import Confluent
-from .conftest import NewTopic
+from .conftest import NewTopic, Require
 from .jvm import run_tool
 from .sample import AN_HOUR_AGO_MS, numbered
 
@@ -21,7 +21,8 @@ pytestmark = pytest.mark.apache
 
 
 @pytest.fixture
-def at_broker(bootstrap: str) -> tuple[str, str]:
+def at_broker(bootstrap: str, require: Require) -> tuple[str, str]:
+    require("apache-kafka")
     return ("--bootstrap-server", bootstrap)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from .clients import Client, Sending
 from .clients.confluent import Confluent
-from .conftest import CLIENTS, NewTopic
+from .conftest import CLIENTS, MakeClient, NewTopic
 from .lossy_proxy import Fate, lossy_proxy
 from .sample import Record, numbered, numbers
 
@@ -55,7 +53,7 @@ def test_a_storm_of_losses_with_idempotence_leaves_one_copy_of_each_in_order(
 
 @pytest.mark.parametrize("name", [name for name in CLIENTS if name != "aiokafka"])
 def test_answers_that_never_come_are_waited_for_and_then_sent_again(
-    name: str, make_client: Callable[[str], Client], reader: Confluent, bootstrap: str, new_topic: NewTopic
+    name: str, make_client: MakeClient, reader: Confluent, bootstrap: str, new_topic: NewTopic
 ) -> None:
     """Claims C4, C5, on a connection that looks healthy. (aiokafka gives a batch up with its request.)"""
     topic = new_topic()

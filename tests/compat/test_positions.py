@@ -9,7 +9,7 @@ from .admins import EARLIEST, LATEST, MAX_TIMESTAMP, ModernAdmin
 from .clients import Client, Deadline, Sending
 from .clients.confluent import Confluent, as_record
 from .clients.kcat import Kcat, parse
-from .conftest import MODERN_ADMINS, NewTopic
+from .conftest import MODERN_ADMINS, MakeClient, NewTopic
 from .sample import AN_HOUR_AGO_MS, CODECS, Record, numbered, numbers
 
 
@@ -109,10 +109,12 @@ def test_librdkafka_seeks_to_any_offset_and_to_both_ends(reader: Confluent, hund
         assert next_number(consumer) == 0
 
 
-def test_kcat_starts_before_the_end_and_between_two_times(bootstrap: str, hundred: str) -> None:
-    assert numbers(Kcat(bootstrap).read(hundred, 0, -3, 3)) == [97, 98, 99]
+def test_kcat_starts_before_the_end_and_between_two_times(make_client: MakeClient, hundred: str) -> None:
+    kcat = make_client("kcat")
+    assert isinstance(kcat, Kcat)
+    assert numbers(kcat.read(hundred, 0, -3, 3)) == [97, 98, 99]
     start, end = AN_HOUR_AGO_MS + 10_000, AN_HOUR_AGO_MS + 20_000
-    output = Kcat(bootstrap).run(
+    output = kcat.run(
         *(
             "-C",
             "-t",

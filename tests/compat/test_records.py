@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from .clients import Client, Sending
-from .conftest import CLIENTS, NewTopic
+from .conftest import CLIENTS, MakeClient, NewTopic
 from .sample import CODECS, Record, numbered, numbers
 
 
@@ -20,7 +20,7 @@ class Written(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def written(make_client: Callable[[str], Client], new_topic: NewTopic) -> Callable[[str], Written]:
+def written(make_client: MakeClient, new_topic: NewTopic) -> Callable[[str], Written]:
     """What a client wrote, once for all of its readers."""
     known: dict[str, Written] = {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition as AiokafkaPlace
@@ -13,12 +13,12 @@ from kafka import TopicPartition as KafkaPythonPlace
 from kafka.errors import OffsetOutOfRangeError
 
 from .admins.confluent import ConfluentAdmin
-from .clients import Client, Deadline
+from .clients import Deadline
 from .clients.aio import Aiokafka
 from .clients.confluent import Confluent, as_record
 from .clients.java import JavaClient
 from .clients.kafka_python import KafkaPython
-from .conftest import NewTopic
+from .conftest import MakeClient, NewTopic
 from .sample import Record, numbered, numbers
 
 
@@ -83,7 +83,7 @@ def test_aiokafka_resets_or_raises(bootstrap: str, shortened: str, wrong: int) -
 
 @pytest.mark.parametrize("version", ["java-4.3", "java-3.9"])
 @pytest.mark.parametrize("wrong", [2, 1_000])
-def test_java_resets(make_client: Callable[[str], Client], shortened: str, wrong: int, version: str) -> None:
+def test_java_resets(make_client: MakeClient, shortened: str, wrong: int, version: str) -> None:
     client = make_client(version)
     assert isinstance(client, JavaClient)
     place = client.place(shortened, 0)
@@ -91,8 +91,7 @@ def test_java_resets(make_client: Callable[[str], Client], shortened: str, wrong
         consumer.assign([place])
         consumer.seek(place, wrong)
         deadline = Deadline("record")
-        while deadline.open():
+        found: list[Any] = []
+        while not found and deadline.open():
             found = list(consumer.poll(client.duration(500)).records(place))
-            if found:
-                break
     assert found[0].offset() == 5

@@ -24,7 +24,11 @@ from ..clients import ANSWER_TIMEOUT_S, BrokerRefused, Deadline
 from ..clients.confluent import refused
 from . import EARLIEST, LATEST, MAX_TIMESTAMP, Cluster, PartitionPlace, Setting
 
-_POINTS = {EARLIEST: OffsetSpec.earliest, LATEST: OffsetSpec.latest, MAX_TIMESTAMP: OffsetSpec.max_timestamp}
+_POINTS: dict[int, Any] = {
+    EARLIEST: OffsetSpec.earliest,
+    LATEST: OffsetSpec.latest,
+    MAX_TIMESTAMP: OffsetSpec.max_timestamp,
+}
 
 
 class ConfluentAdmin:
@@ -110,7 +114,7 @@ class ConfluentAdmin:
 
     def offset_of(self, topic: str, partition: int, point: int) -> tuple[int, int]:
         place = TopicPartition(topic, partition)
-        spec = _POINTS[point]() if point < 0 else OffsetSpec.for_timestamp(point)
+        spec: Any = _POINTS[point]() if point < 0 else OffsetSpec.for_timestamp(point)
         found = _result(self._client.list_offsets({place: spec})[place])
         return found.offset, found.timestamp
 

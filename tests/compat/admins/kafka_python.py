@@ -76,7 +76,7 @@ class KafkaPythonAdmin:
 
     def change_setting(self, topic: str, name: str, value: str | None) -> None:
         resource = _resource(topic, {name: value})
-        change = self._client.reset_configs if value is None else self._client.alter_configs
+        change: Any = self._client.reset_configs if value is None else self._client.alter_configs
         with _translated_errors():
             outcome = change([resource], incremental=True)["topic"][topic]
         if outcome != "OK":

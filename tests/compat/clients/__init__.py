@@ -19,9 +19,9 @@ Seen = TypeVar("Seen")
 class BrokerRefused(Exception):
     """The broker's error, by Kafka's number for it, whatever exception the client made of it."""
 
-    def __init__(self, code: int, detail: object = "") -> None:
+    def __init__(self, code: int | None, detail: object = "") -> None:
         super().__init__(f"{code}: {detail}")
-        self.code = ErrorCode(code)
+        self.code = ErrorCode.UNKNOWN_SERVER_ERROR if code is None else ErrorCode(code)
 
 
 class Sending(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -117,10 +118,9 @@ def as_record(message: Message) -> Record:
     if error is not None:
         raise refused(error)
     _, timestamp_ms = message.timestamp()
-    headers = tuple((name, value) for name, value in message.headers() or ())
-    return Record(
-        message.value(), message.key(), headers, timestamp_ms, message.partition(), message.offset()
-    )
+    headers: Any = message.headers() or ()
+    partition: Any = message.partition()
+    return Record(message.value(), message.key(), tuple(headers), timestamp_ms, partition, message.offset())
 
 
 def refused(error: KafkaError) -> Exception:
