@@ -4,9 +4,9 @@
 their length, each a writable view of memory that the reader never touches again.
 
 What is held follows what has arrived, never what a length field promises: the part of a frame that is there,
-in a buffer at most four times as large. Reads go through scratch blocks that readers borrow for a read and give
-back after it. A frame that fits into a scratch block is copied out of it once. A larger one is assembled where
-it stays: only what arrived before the buffer had its final size is copied, a third of a frame of a megabyte.
+in a buffer at most four times as large. Reads go through scratch blocks that readers borrow for a read and
+give back after it. A frame that fits into a scratch block is copied out of it once. A larger one is assembled
+where it stays: only what arrived before the buffer had its final size is copied, a third of a 1 MB frame.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""What the wire format promises: the same bytes as Kafka, and no harm from anybody else's."""
