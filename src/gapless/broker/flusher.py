@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gapless.core.contract import DiskFailed, Flushed, TopicPartition
 from gapless.core.log import LogFailed
-from gapless.storage.files import FileLog
+from gapless.storage.file_log import FileLog
 
 FLUSH_THREADS = 4
 
@@ -39,9 +39,13 @@ class Flusher:
         log = self._find(partition)
         if log is None:
             return
-        job = log.prepare_flush()
+        try:
+            job = log.prepare_flush()
+        except LogFailed as error:
+            self._report(DiskFailed(partition, str(error)))
+            return
         if job is None:
-            self._report(Flushed(partition, log.end_offset))
+            self._report(Flushed(partition, log.flushed_offset))
             return
         self._running[partition] = offset
         future = self._loop.run_in_executor(self._threads, job.run)

@@ -8,9 +8,11 @@ import random
 import resource
 import signal
 import socket
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 import uvloop
 
@@ -20,7 +22,8 @@ from gapless.broker.shell import Shell
 from gapless.core.configs import Settings
 from gapless.core.node import Node
 from gapless.errors import GaplessError
-from gapless.storage.files import FileLogStore
+from gapless.storage.file_store import DataDirUnusable, FileLogStore
+from gapless.storage.formats import MetaProperties
 
 log = logging.getLogger("gapless.broker")
 
@@ -54,11 +57,12 @@ async def _serve(options: Options, announce: Callable[[str], None]) -> None:
     settings = Settings(options.settings)
     listener = _bind(options.host, options.port)
     try:
-        store = FileLogStore(options.data_dir, node_id=settings.get("node.id"))
+        store = FileLogStore(options.data_dir)
         try:
-            await _serve_store(options, settings, listener, store, announce)
+            cluster_id = _claim(store, settings.get("node.id"))
+            await _serve_store(options, settings, cluster_id, listener, store, announce)
         finally:
-            store.unlock()
+            store.close()
     finally:
         listener.close()
         if options.ready_file is not None:
@@ -68,6 +72,7 @@ async def _serve(options: Options, announce: Callable[[str], None]) -> None:
 async def _serve_store(
     options: Options,
     settings: Settings,
+    cluster_id: str,
     listener: socket.socket,
     store: FileLogStore,
     announce: Callable[[str], None],
@@ -76,7 +81,7 @@ async def _serve_store(
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    node = Node(settings.get("node.id"), store.cluster_id, settings, store, random.SystemRandom())
+    node = Node(settings.get("node.id"), cluster_id, settings, store, random.SystemRandom())
     shell = Shell(node, store, Journal(options.data_dir / "metadata.sqlite"))
     loop.set_exception_handler(_stop_on_bug(stopped, shell))
     port = listener.getsockname()[1]
@@ -97,9 +102,26 @@ async def _serve_store(
         raise shell.failure
 
 
-def _stop_on_bug(
-    stopped: asyncio.Event, shell: Shell
-) -> Callable[[asyncio.AbstractEventLoop, dict[str, object]], None]:
+def _claim(store: FileLogStore, node_id: int) -> str:
+    """The id of the cluster that the data folder belongs to; a new folder begins a new cluster."""
+    meta = store.read_meta()
+    if meta is None:
+        # Kafka's form of an id, never beginning with "-": its tools would take that for an option.
+        cluster_id = urlsafe_b64encode(b"\0" + uuid4().bytes[1:]).decode().rstrip("=")
+        meta = MetaProperties(cluster_id, node_id, uuid4())
+        store.write_meta(meta)
+    elif meta.node_id != node_id:
+        raise DataDirUnusable(
+            f"the data folder {store.location} belongs to node.id {meta.node_id}, not {node_id}: "
+            "give --data another folder, or correct node.id"
+        )
+    return meta.cluster_id
+
+
+ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, object]], None]
+
+
+def _stop_on_bug(stopped: asyncio.Event, shell: Shell) -> ExceptionHandler:
     """An exception that nobody handled is a bug of ours: stop rather than serve on in an unknown state."""
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:

@@ -32,8 +32,11 @@ from gapless.core.contract import (
     Tick,
     TopicPartition,
 )
+from gapless.core.log import LogFailed
 from gapless.core.node import Node
-from gapless.storage.files import FileLog, FileLogStore
+from gapless.storage.file_log import FileLog
+from gapless.storage.file_store import CheckpointJob, FileLogStore
+from gapless.storage.trash import DeletionJob
 
 log = logging.getLogger("gapless.broker")
 
@@ -63,6 +66,8 @@ class Shell:
         self._buffered_total = 0
         self._flusher = Flusher(self._loop, self._find_log, self.step)
         self._journal_thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._chores_thread = ThreadPoolExecutor(1, thread_name_prefix="chores")
+        self._chore: asyncio.Future[None] | None = None
         self._events: deque[Event] = deque()
         self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
@@ -93,7 +98,7 @@ class Shell:
             effects = self.node.step(self.clock.now_ms(), event)
         except Exception as error:
             if not isinstance(event, Request) or isinstance(error, InvariantViolated):
-                # A broken rule must stop the broker, not leave it half alive; the log has what it acknowledged.
+                # A broken rule must stop the broker, not leave it half alive; what it acknowledged is safe.
                 self.fail(error)
                 raise
             # A request that a handler cannot cope with costs its sender the connection, and nobody else.
@@ -138,8 +143,7 @@ class Shell:
         self.step(Tick())
 
     def _find_log(self, partition: TopicPartition) -> FileLog | None:
-        found = self.node.partitions.get(partition)
-        return found.log if found is not None and isinstance(found.log, FileLog) else None
+        return self.store.logs.get(partition)
 
     # -------------------------------------------------------------------------------------- the journal
 
@@ -186,10 +190,9 @@ class Shell:
             connection.abort()
         self._flusher.close()
         self._journal_thread.shutdown(wait=True)
-        for partition in self.node.partitions.values():
-            if partition.offline is None:
-                partition.log.save_producers(partition.producers.snapshot())
-        self.store.close()
+        self._chores_thread.shutdown(wait=True)
+        self.node.save_producers()
+        self.store.close_cleanly()
         self.journal.close()
 
     # --------------------------------------------------------------------------------------- connections
@@ -247,15 +250,29 @@ class Shell:
                 connection.close(f"no progress for {self._idle_s:.0f} s")
         for partition in self.node.partitions.values():
             self._report_offline(partition.name, partition.offline)
-            if (
-                partition.offline is None
-                and isinstance(partition.log, FileLog)
-                and partition.log.has_unflushed_segments
-            ):
-                self._flusher.flush(partition.name, partition.log.end_offset)
+            log_file = self._find_log(partition.name)
+            if partition.offline is None and log_file is not None and log_file.has_unflushed_closed_segments:
+                self._flusher.flush(partition.name, log_file.end_offset)
+        self._do_chores(now)
+
+    def _do_chores(self, now: float) -> None:
+        """Checkpoints and deletions take their time: off the loop, one after the other."""
+        if self._chore is not None and not self._chore.done():
+            return
+        job: CheckpointJob | DeletionJob | None = None
         if now - self._last_checkpoint > CHECKPOINT_EVERY_S:
             self._last_checkpoint = now
-            self.store.write_checkpoints()
+            job = self.store.prepare_checkpoints()
+        job = job or self.store.prepare_deletions()
+        if job is not None:
+            self._chore = self._loop.run_in_executor(self._chores_thread, self._run_chore, job)
+
+    @staticmethod
+    def _run_chore(job: CheckpointJob | DeletionJob) -> None:
+        try:
+            job.run()
+        except LogFailed as error:
+            log.warning("%s", error)  # what it would have saved is done again, or found by the next recovery
 
     def _report_offline(self, name: TopicPartition, reason: str | None) -> None:
         if reason is not None and name not in self._offline_logged:

@@ -205,6 +205,14 @@ class Partition:
         self.advance_high_watermark()
         return Appended(base_offset, next_offset, append_time_ms)
 
+    def save_producers(self) -> None:
+        """Keep the producers' state as of the log's end."""
+        if self.offline is None:
+            try:
+                self.log.save_producers(self.producers.snapshot())
+            except LogFailed as error:
+                self.offline = str(error)
+
     def advance_high_watermark(self) -> None:
         """Move the high watermark to the smallest end in the in-sync set; it never goes back."""
         end = (
@@ -252,7 +260,8 @@ class Partition:
 
     def delete_records(self, offset: int) -> None:
         """Make `offset` the first readable one (DeleteRecords)."""
-        self.log.advance_start(offset)
+        if self.log.advance_start(offset):
+            self.log.save_producers(self.producers.snapshot())
 
     def apply_retention(self, now_ms: int) -> None:
         """Drop whole segments that are too old, or too much; only what is below the high watermark."""
@@ -262,7 +271,7 @@ class Partition:
         start = min(start, self.high_watermark)
         if start > self.log.start_offset:
             try:
-                self.log.advance_start(start)
+                self.delete_records(start)
             except LogFailed as error:
                 self.offline = str(error)
 

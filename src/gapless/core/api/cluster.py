@@ -13,10 +13,10 @@ from gapless.wire.messages import DescribeClusterRequest, DescribeClusterRespons
 if TYPE_CHECKING:
     from gapless.core.node import Node
 
-NOT_ASKED = -(2**31)
-CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Without an authorizer a client may do everything; the bits are Kafka's codes for operations."""
+NOT_ASKED = {31}
+CLUSTER_OPERATIONS = {5, 7, 8, 9, 10, 11, 12}
+TOPIC_OPERATIONS = {3, 4, 5, 6, 7, 8, 10, 11}
+"""Without an authorizer a client may do everything; the numbers are Kafka's codes for operations."""
 
 
 @handles(ApiKey.DESCRIBE_CLUSTER, 0, 2)
@@ -31,7 +31,7 @@ def describe_cluster(node: Node, request: Request) -> DescribeClusterResponse:
             cluster_id="",
             controller_id=-1,
             brokers=[],
-            cluster_authorized_operations=NOT_ASKED,
+            authorized_operations=NOT_ASKED,
         )
     return DescribeClusterResponse(
         error_code=0,
@@ -45,9 +45,7 @@ def describe_cluster(node: Node, request: Request) -> DescribeClusterResponse:
             )
             for broker in node.image.brokers.values()
         ],
-        cluster_authorized_operations=CLUSTER_OPERATIONS
-        if body.include_cluster_authorized_operations
-        else NOT_ASKED,
+        authorized_operations=CLUSTER_OPERATIONS if body.include_cluster_authorized_operations else NOT_ASKED,
     )
 
 

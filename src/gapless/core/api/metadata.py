@@ -97,14 +97,12 @@ def _describe(node: Node, request: Request) -> MetadataResponse:
         cluster_id=node.cluster_id,
         controller_id=controller_id(node),
         topics=topics,
-        cluster_authorized_operations=CLUSTER_OPERATIONS
-        if body.include_cluster_authorized_operations
-        else NOT_ASKED,
+        authorized_operations=CLUSTER_OPERATIONS if body.include_cluster_authorized_operations else NOT_ASKED,
         error_code=0,
     )
 
 
-def _find_topic(node: Node, name: str | None, topic_id: UUID | None, operations: int) -> TopicAnswer:
+def _find_topic(node: Node, name: str | None, topic_id: UUID | None, operations: set[int]) -> TopicAnswer:
     topic = node.topic(name, topic_id)
     if topic is not None:
         return _describe_topic(node, topic, operations)
@@ -120,11 +118,11 @@ def _find_topic(node: Node, name: str | None, topic_id: UUID | None, operations:
         topic_id=topic_id or NO_ID,
         is_internal=False,
         partitions=[],
-        topic_authorized_operations=operations,
+        authorized_operations=operations,
     )
 
 
-def _describe_topic(node: Node, topic: Topic, operations: int) -> TopicAnswer:
+def _describe_topic(node: Node, topic: Topic, operations: set[int]) -> TopicAnswer:
     return TopicAnswer(
         error_code=0,
         name=topic.name,
@@ -142,7 +140,7 @@ def _describe_topic(node: Node, topic: Topic, operations: int) -> TopicAnswer:
             )
             for partition in topic.partitions
         ],
-        topic_authorized_operations=operations,
+        authorized_operations=operations,
     )
 
 
@@ -190,6 +188,11 @@ def describe_topic_partitions(node: Node, request: Request) -> DescribeTopicPart
     return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=answers, next_cursor=cursor)
 
 
+def _bits(operations: set[int]) -> int:
+    """Operations as this one message has them: a signed field of 32 bits."""
+    return sum(1 << operation for operation in operations if operation != 31) - (31 in operations) * 2**31
+
+
 def _describe_partitions(
     node: Node, name: str, first: int, room: int
 ) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
@@ -205,7 +208,7 @@ def _describe_partitions(
             topic_id=NO_ID,
             is_internal=False,
             partitions=[],
-            topic_authorized_operations=NOT_ASKED,
+            topic_authorized_operations=_bits(NOT_ASKED),
         )
     return answer_type(
         error_code=0,
@@ -226,5 +229,5 @@ def _describe_partitions(
             )
             for partition in topic.partitions[first : first + room]
         ],
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=_bits(TOPIC_OPERATIONS),
     )
