@@ -8,14 +8,25 @@ from uuid import UUID
 import pytest
 
 from gapless.broker.journal import COMPACT_AFTER_ROWS, Journal, JournalFailed, JournalMoved
-from gapless.core.records import ConfigSet, PartitionChanged, ProducerIdsReserved, TopicCreated, TopicDeleted
+from gapless.core.records import (
+    ConfigSet,
+    MetadataRecord,
+    PartitionChanged,
+    ProducerIdsReserved,
+    TopicCreated,
+    TopicDeleted,
+)
 
 ID = UUID(int=7, version=4)
 
 
 def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j")
-    records = [TopicCreated("t", ID), PartitionChanged(ID, 0, 0, 3, (0, 1), (0,)), ConfigSet(2, "t", "a", None)]
+    records: list[MetadataRecord] = [
+        TopicCreated("t", ID),
+        PartitionChanged(ID, 0, 0, 3, (0, 1), (0,)),
+        ConfigSet(2, "t", "a", None),
+    ]
     assert journal.append(0, records) == 1
     assert journal.append(1, [TopicDeleted(ID), ProducerIdsReserved(1000)]) == 2
     journal.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from gapless.wire.apis import ApiKey
 
 if TYPE_CHECKING:
     from gapless.broker.shell import Shell
+    from gapless.core.partition import Partition
 
 LATENCY_BUCKETS_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 REQUEST_LINE_MAX_BYTES = 4096
@@ -98,7 +99,7 @@ def render(shell: Shell) -> str:
 
 def _per_partition(shell: Shell, lines: list[str]) -> None:
     partitions = shell.node.partitions.values()
-    gauges = (
+    series: tuple[tuple[str, str, str, Callable[[Partition], int]], ...] = (
         ("gapless_log_size_bytes", "gauge", "Size of a partition's log.", lambda p: p.log.size_bytes),
         ("gapless_log_start_offset", "gauge", "First offset of a partition.", lambda p: p.log.start_offset),
         ("gapless_log_end_offset", "gauge", "Next offset of a partition.", lambda p: p.log.end_offset),
@@ -128,7 +129,7 @@ def _per_partition(shell: Shell, lines: list[str]) -> None:
             lambda p: p.records_out,
         ),
     )
-    for name, kind, text, value in gauges:
+    for name, kind, text, value in series:
         lines.extend((f"# HELP {name} {text}", f"# TYPE {name} {kind}"))
         for partition in partitions:
             topic, index = partition.name

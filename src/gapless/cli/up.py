@@ -22,7 +22,10 @@ def main(argv: list[str]) -> int:
     """Parse, run, and return the exit code."""
     arguments = _parse(argv)
     logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(message)s",
+        datefmt="%H:%M:%S",
     )
     from gapless.broker.server import Options, run
     from gapless.broker.settings_file import read_settings
@@ -53,15 +56,23 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--port", type=_port, default=9092, metavar="PORT", help="port to listen on (0: any free one)")
+    parser.add_argument(
+        "--port", type=_port, default=9092, metavar="PORT", help="port to listen on (0: any free one)"
+    )
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address to listen on")
-    parser.add_argument("--advertise", metavar="HOST", help="the name that clients connect to, if it is not --host")
+    parser.add_argument(
+        "--advertise", metavar="HOST", help="the name that clients connect to, if it is not --host"
+    )
     parser.add_argument(
         "--data", type=Path, default=Path("gapless-data"), metavar="DIR", help="folder for logs and metadata"
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as in Kafka's server.properties")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings, as in Kafka's server.properties"
+    )
     parser.add_argument(
         "--ready-file", type=Path, metavar="FILE", help="gets the bootstrap address when clients can connect"
     )
-    parser.add_argument("--metrics-port", type=_port, metavar="PORT", help="serve Prometheus metrics on this port")
+    parser.add_argument(
+        "--metrics-port", type=_port, metavar="PORT", help="serve Prometheus metrics on this port"
+    )
     return parser.parse_args(argv)

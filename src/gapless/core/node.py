@@ -128,7 +128,7 @@ class Node:
             heappush(self._flush_deadlines, (partition.flush_due_ms, partition.name))
 
     def save_producers(self) -> None:
-        """Before a clean stop: keep what every partition knows of its producers, so that nothing is replayed."""
+        """Before a clean stop: keep what partitions know of their producers, so that nothing is replayed."""
         for partition in self.partitions.values():
             partition.save_producers()
 

@@ -57,9 +57,7 @@ def _answer(
     partition = node.partitions.get((topic, index))
     if partition is None:
         return _result(index, node.absence(topic, index), NOT_FOUND)
-    error = partition.leadership_error(
-        -1 if asked.current_leader_epoch is None else asked.current_leader_epoch
-    )
+    error = partition.leadership_error(asked.current_leader_epoch)
     if error:
         return _result(index, error, NOT_FOUND)
     try:
