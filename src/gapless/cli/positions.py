@@ -46,7 +46,7 @@ def parse_position(text: str, option: str) -> Position:
 
 
 def ask_bounds(consumer: Consumer, topic: str, partitions: Sequence[int]) -> dict[int, Bounds]:
-    """Bounds now. Under read_committed the end is the last stable offset: open transactions hold nobody up."""
+    """Under read_committed the end is the last stable offset, so that open transactions hold nobody up."""
     bounds = {}
     for partition in partitions:
         start, end = consumer.get_watermark_offsets(

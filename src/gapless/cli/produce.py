@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple
 
@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from gapless.cli.connection import BootstrapOption, ClientConfigOption, Connection, JsonOption, split_pairs
 from gapless.cli.group import examples, new_app
 from gapless.cli.output import note, say, say_json, styled
-from gapless.cli.progress import ProgressBar
+from gapless.cli.progress import Screen
 from gapless.cli.sending import Sending, check_topic
 from gapless.errors import ExitCode, GaplessError, UsageError
 
@@ -158,11 +158,12 @@ def _send_numbered(sending: Sending, count: int, size: int, where: dict[str, Any
 
 def _until_all_receipts(sending: Sending, work: Iterator[None], count: int | None) -> ExitCode:
     """Do the work and wait for the receipts; Ctrl-C stops the work, a second one stops the waiting."""
-    with ProgressBar("sending", count, lines_when_piped=False) if count is not None else nullcontext() as bar:
+    with Screen(lines_when_piped=False) as screen:
+        bar = screen.bar("acknowledged", count) if count is not None else None
 
         def show() -> None:
             if bar is not None:
-                bar.update(sending.acknowledged)
+                bar(sending.acknowledged)
 
         try:
             for number, _ in enumerate(work):

@@ -1,0 +1,125 @@
+"""`gapless demo`: show the whole way of a record, and account for each one. The exit code is the verdict."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gapless.cli.connection import JsonOption
+from gapless.cli.group import examples, new_app
+from gapless.cli.output import note, say, say_json, say_table, styled
+from gapless.cli.progress import Screen
+from gapless.errors import ExitCode, UsageError
+from gapless.pipeline import require_spark
+from gapless.testing.cluster import EmbeddedBroker
+
+if TYPE_CHECKING:
+    from gapless.demo.scenario import Result
+    from gapless.demo.verdict import Account
+
+app = new_app()
+
+EXAMPLES = examples(
+    "gapless demo",
+    "gapless demo --records 100000 --json",
+    "gapless demo --data ./demo     (keeps the log, the table and what Spark said)",
+)
+
+
+@app.command(epilog=EXAMPLES)
+def demo(
+    records: Annotated[int, typer.Option(metavar="N", min=100, help="How many records to send.")] = 1_000_000,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A new folder to keep everything in.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Send a million records, kill the broker in the middle, and account for every one of them.
+
+    Starts a broker and a Spark streaming job that carries the topic into a Parquet table, sends numbered
+    records, kills the broker with SIGKILL when half are acknowledged, starts it again, and then compares what
+    was acknowledged with the topic and with the table, record by record. The exit code is 1 if a record was
+    lost, doubled or reordered.
+    """
+    require_spark()
+    from gapless.demo.scenario import Plan, run_demo
+
+    _end_like_ctrl_c_on(signal.SIGTERM)
+    with _folder(data) as folder:
+        with EmbeddedBroker(folder / "broker") as broker, Screen() as screen:
+            result = run_demo(Plan(folder, records), broker, screen)
+        _show(result, as_json)
+        if not result.clean and data is None:
+            kept = Path(tempfile.mkdtemp(prefix="gapless-demo-kept-"))
+            shutil.copytree(folder, kept, dirs_exist_ok=True)
+            note(f"everything is kept in {kept}")
+    return ExitCode.OK if result.clean else ExitCode.FAILED
+
+
+def _end_like_ctrl_c_on(number: int) -> None:
+    """So that a polite kill leaves no process and no folder behind either."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(number, interrupt)
+
+
+@contextmanager
+def _folder(wanted: Path | None) -> Iterator[Path]:
+    if wanted is None:
+        with tempfile.TemporaryDirectory(prefix="gapless-demo-") as temporary:
+            yield Path(temporary)
+        return
+    if wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
+        raise UsageError(f"{wanted} exists already: name a new folder with --data")
+    wanted.mkdir(parents=True, exist_ok=True)
+    yield wanted.resolve()
+
+
+def _show(result: Result, as_json: bool) -> None:
+    if as_json:
+        say_json({**asdict(result), "clean": result.clean})
+        return
+    say("")
+    say_table(
+        ("", "acknowledged", "there", "lost", "doubled", "reordered", "unacknowledged"),
+        [
+            ("in the topic", result.acknowledged, *_figures(result.topic)),
+            ("in the table", result.acknowledged, *_figures(result.table)),
+        ],
+    )
+    for place, account in (("topic", result.topic), ("table", result.table)):
+        for fault, numbers in account.examples.items():
+            say(f"{fault} in the {place}, e.g. {', '.join(map(str, numbers))}")
+    for reason, times in result.failures.items():
+        say(f"{times:,} records were refused: {reason}")
+    say(_verdict(result))
+
+
+def _figures(account: Account) -> tuple[int, int, int, int, int]:
+    return account.records, account.lost, account.doubled, account.reordered, account.unacknowledged
+
+
+def _verdict(result: Result) -> str:
+    if not result.clean:
+        return styled("NOT CLEAN: the table is not what was acknowledged; see above.", "bold red")
+    crash = ""
+    if result.outage is not None:
+        crash = f" The broker was killed after {result.outage.acknowledged_before:,} and down for "
+        crash += f"{result.outage.down_s:.1f} s."
+    good = "Nothing lost, nothing doubled:"
+    return (
+        f"{styled(good, 'bold green')} all {result.acknowledged:,} acknowledged records are in the table, "
+        f"once each, in order.{crash} ({result.seconds:.0f} s)"
+    )
