@@ -1,0 +1,73 @@
+"""A Spark session that works out of the box: our jars, this Python, loopback only, no web page, no chatter.
+
+Needs the extra `gapless[spark]`, Java and the pinned jars; what is missing is said in one line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gapless.errors import GaplessError
+from gapless.jars import jar_paths
+from gapless.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOGGING = Path(__file__).with_name("log4j2.properties")
+
+DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # Both suit one machine: the usual 200 shuffle tasks and 50 snapshot tasks would cost more than the work.
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+class SparkMissing(GaplessError):
+    """Spark cannot be started on this machine. The message says what to install."""
+
+
+def require_spark() -> list[Path]:
+    """The jars, if all that Spark needs is on this machine; else one line about what is missing."""
+    if find_spec("pyspark") is None:
+        raise SparkMissing("PySpark is not installed: run: pip install 'gapless[spark]'")
+    find_java()
+    return jar_paths("spark")
+
+
+def spark_session(
+    name: str = "gapless", *, master: str = "local[2]", config: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The session of this process: started, or the one that already runs. `config` goes before our defaults.
+
+    On a cluster, name its `master`; the addresses of the driver are then Spark's own choice again.
+    """
+    jars = require_spark()
+    from pyspark.sql import SparkSession
+
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Workers must run what the driver runs, and not the first `python3` on PATH.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings = {
+        **DEFAULTS,
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
+        **(config or {}),
+    }
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
