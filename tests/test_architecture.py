@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker": {"core", "storage", "wire"},
     "pipeline": {"jars", "java"},
     "testing": {"jars", "java", "wire"},
-    "cli": {"pipeline", "testing", "wire", "java", "jars"},
+    "demo": {"pipeline", "testing"},
+    "cli": {"demo", "pipeline", "testing", "wire", "java", "jars"},
     "__main__": {"cli"},
 }
 # These know nothing of people and processes: not even the errors that are meant for them.
@@ -49,7 +50,7 @@ NOT_CALLED_IN_CORE = {"hash", "id", "open", "print", "input", "__import__", "exe
 
 BASE_LIBRARIES = {"confluent_kafka", "cramjam", "crc32c", "kafka", "rich", "typer", "uvloop"}
 SPARK_LIBRARIES = {"delta", "numpy", "pandas", "py4j", "pyarrow", "pyspark"}
-MAY_USE_SPARK = {"pipeline"}
+MAY_USE_SPARK = {"pipeline", "demo"}
 
 MAX_LINES = 600
 LONG_FILES: dict[str, str] = {}  # path: why it is one thing and cannot well be two

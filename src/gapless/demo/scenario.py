@@ -1,0 +1,174 @@
+"""The order of events: broker, topic, Spark, a million records, SIGKILL in the middle, restart, account."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gapless.demo.carrier import Carrier
+from gapless.demo.numbered import ROWS_FILE
+from gapless.demo.reader import end_offsets, new_consumer, read_all
+from gapless.demo.sender import Sender
+from gapless.demo.verdict import Account, Columns, account
+from gapless.testing.quiet import quiet_logger
+
+TOPIC = "numbers"
+OUTAGE_S = 1.0
+SPARK_START_TIMEOUT_S = 180.0
+CATCH_UP_TIMEOUT_S = 600.0
+
+
+class Broker(Protocol):
+    """What can be killed and comes back at the same address with the same data."""
+
+    @property
+    def bootstrap(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    def start(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+class Watcher(Protocol):
+    """Who is told how it goes."""
+
+    def line(self, text: str) -> None: ...
+    def bar(self, title: str, total: int) -> Callable[[int], None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much, and where it is kept."""
+
+    folder: Path
+    records: int = 1_000_000
+    partitions: int = 4
+    size_bytes: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The crash, as it happened."""
+
+    pid: int
+    acknowledged_before: int
+    waiting: int
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was found."""
+
+    sent: int
+    acknowledged: int
+    failures: dict[str, int]
+    outage: Outage | None
+    topic: Account
+    table: Account
+    spark_restarts: list[str]
+    seconds: float
+
+    @property
+    def clean(self) -> bool:
+        return self.topic.clean and self.table.clean and not self.failures
+
+
+def run_demo(plan: Plan, broker: Broker, watcher: Watcher) -> Result:
+    """Play the demo on a broker that is up, in a folder that exists."""
+    started_s = time.monotonic()
+    watcher.line(f"broker ready at {broker.bootstrap} (process {broker.pid})")
+    _create_topic(broker.bootstrap, plan.partitions)
+    watcher.line(
+        f"topic '{TOPIC}' with {plan.partitions} partitions; starting Spark, which takes some seconds"
+    )
+    with Carrier(broker.bootstrap, TOPIC, plan.folder, _records_per_batch(plan)) as carrier:
+        carrier.wait_for("running", SPARK_START_TIMEOUT_S, _nothing)
+        watcher.line(f"Spark carries the topic into {plan.folder / 'table'}")
+        sender, outage = _send_through_a_crash(plan, broker, watcher, carrier)
+        seen = _wait_and_read_back(plan, broker, watcher, carrier)
+        restarts = carrier.restarts
+    receipts = Columns.of(sender.receipts)
+    return Result(
+        sent=plan.records,
+        acknowledged=len(sender.receipts),
+        failures=dict(sender.failures),
+        outage=outage,
+        topic=account(plan.records, receipts, seen),
+        table=account(plan.records, receipts, Columns.from_file(plan.folder / ROWS_FILE)),
+        spark_restarts=restarts,
+        seconds=time.monotonic() - started_s,
+    )
+
+
+def _nothing() -> None:
+    pass
+
+
+def _records_per_batch(plan: Plan) -> int:
+    """So few that the table grows while records are sent, so many that a batch's fixed cost is small."""
+    return max(10_000, plan.records // 6)
+
+
+def _create_topic(bootstrap: str, partitions: int) -> None:
+    settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "logger": quiet_logger()}
+    admin = AdminClient(settings)
+    admin.create_topics([NewTopic(TOPIC, partitions, 1)])[TOPIC].result()
+
+
+def _send_through_a_crash(
+    plan: Plan, broker: Broker, watcher: Watcher, carrier: Carrier
+) -> tuple[Sender, Outage | None]:
+    """Send everything; at half the broker is killed, and comes back while sending goes on."""
+    sender = Sender(broker.bootstrap, TOPIC, plan.records, plan.size_bytes)
+    show_sent = watcher.bar("acknowledged", plan.records)
+    show_carried = watcher.bar("in the table", plan.records)
+    crash: Future[Outage] | None = None
+    with ThreadPoolExecutor(max_workers=1) as aside:
+
+        def on_progress(acknowledged: int) -> None:
+            nonlocal crash
+            show_sent(acknowledged)
+            show_carried(carrier.carried)
+            if crash is None and acknowledged >= plan.records // 2:
+                crash = aside.submit(_crash, broker, sender, watcher)
+
+        sender.send_all(on_progress)
+        show_sent(len(sender.receipts))
+        return sender, crash.result() if crash is not None else None
+
+
+def _crash(broker: Broker, sender: Sender, watcher: Watcher) -> Outage:
+    pid = broker.pid
+    broker.kill()
+    killed_s = time.monotonic()
+    acknowledged, waiting = len(sender.receipts), sender.waiting
+    watcher.line(
+        f"killed the broker (SIGKILL) after {acknowledged:,} acknowledgements, {waiting:,} in flight"
+    )
+    time.sleep(OUTAGE_S)
+    broker.start()
+    down_s = time.monotonic() - killed_s
+    watcher.line(f"broker restarted on its port and data, down for {down_s:.1f} s")
+    return Outage(pid, acknowledged, waiting, down_s)
+
+
+def _wait_and_read_back(plan: Plan, broker: Broker, watcher: Watcher, carrier: Carrier) -> Columns:
+    """Let the table catch up, and read the topic meanwhile."""
+    consumer = new_consumer(broker.bootstrap)
+    try:
+        ends = end_offsets(consumer, TOPIC)
+        carrier.stop_at(ends)
+        show_carried = watcher.bar("in the table", plan.records)
+        seen = read_all(consumer, TOPIC, ends, watcher.bar("read back", plan.records))
+        carrier.wait_for("finished", CATCH_UP_TIMEOUT_S, lambda: show_carried(carrier.carried))
+        show_carried(carrier.carried)
+    finally:
+        consumer.close()
+    return Columns.of(seen)
