@@ -1,8 +1,9 @@
 """One client's connection: frames in, replies out in request order, memory bounded both ways.
 
-Requests are handed to the rules as they arrive; replies wait for those before them. A client that sends
-faster than it reads is not read from; one that never finishes a frame or never reads is closed by the sweep.
-Records are read from the log only when the client takes them, a chunk at a time.
+Produce requests are taken as they arrive, so that several can wait for one flush; any other request waits
+until all before it are answered, as in Kafka. While a client does not read its replies, its requests are not
+read either; one that never finishes a frame or never reads is closed by the sweep. Records are read from the
+log only when the client takes them, a chunk at a time.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ MAX_PLAIN_REQUEST_BYTES = 1024 * 1024
 """Of any request but Produce: what it decodes to must not be much larger than what was sent."""
 CHUNK_BYTES = 256 * 1024
 WRITE_BUFFER_BYTES = 1024 * 1024
+PRODUCE = int(ApiKey.PRODUCE)
 
 
 class _Waiting:
@@ -51,13 +53,16 @@ class Connection(asyncio.BufferedProtocol):
         self.number = number
         self.peer = "?"
         self.closed = False
-        self.reader = FrameReader(shell.max_request_bytes)
-        self.last_active = monotonic()
-        self.frame_started: float | None = None
+        self._reader = FrameReader(shell.max_request_bytes)
+        self._last_active = monotonic()
+        self._frame_started: float | None = None
         self._transport: asyncio.Transport | None = None
+        self._frames: deque[memoryview] = deque()
         self._pending: dict[Request, _Waiting] = {}
+        self._only_produce_pending = True
         self._outgoing: deque[Any] = deque()
         self._slice_position = 0
+        self._taking = False
         self._writing_paused = False
         self._reading_paused = False
 
@@ -72,89 +77,104 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        self._frames.clear()
         self._pending.clear()
         self._outgoing.clear()
         self.shell.disconnected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.reader.get_buffer(sizehint)
+        return self._reader.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_active = monotonic()
+        self._last_active = monotonic()
         try:
-            frames = self.reader.received(nbytes)
+            frames = self._reader.received(nbytes)
         except MalformedMessage as error:
             self.close(str(error))
             return
-        for frame in frames:
-            self._on_frame(frame)
-            if self.closed:
-                return
-        self._note_partial_frame()
+        if not self._reader.buffered_bytes:
+            self._frame_started = None
+        elif frames or self._frame_started is None:
+            self._frame_started = self._last_active
+        if frames:
+            self._frames.extend(frames)
+            self._take_frames()
+        self.shell.note_held(self)
 
     def pause_writing(self) -> None:
         self._writing_paused = True
 
     def resume_writing(self) -> None:
         self._writing_paused = False
-        self.last_active = monotonic()
+        self._last_active = monotonic()
         self._pump()
-
-    def _note_partial_frame(self) -> None:
-        if not self.reader.buffered_bytes:
-            self.frame_started = None
-        elif self.frame_started is None:
-            self.frame_started = self.last_active
-        self.shell.note_buffered(self)
+        self._take_frames()
 
     # ------------------------------------------------------------------------------------------ requests
 
+    def _take_frames(self) -> None:
+        """Work through the frames as far as their turn has come; read no more while some wait."""
+        if self._taking:
+            return
+        self._taking = True
+        frames = self._frames
+        while frames and not self.closed and self._may_take(frames[0]):
+            self._on_frame(frames.popleft())
+        self._taking = False
+        if self._transport is None or self.closed or bool(frames) == self._reading_paused:
+            return
+        self._reading_paused = bool(frames)
+        if self._reading_paused:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _may_take(self, frame: memoryview) -> bool:
+        if self._writing_paused or self._outgoing:
+            return False
+        if not self._pending:
+            return True
+        is_produce = len(frame) > 2 and frame[0] == 0 and frame[1] == PRODUCE
+        return is_produce and self._only_produce_pending and len(self._pending) < MAX_PENDING_REQUESTS
+
     def _on_frame(self, frame: memoryview) -> None:
         self.shell.metrics.received_bytes += len(frame) + 4
-        self.frame_started = None
         try:
             request = self._decode(frame)
         except MalformedMessage as error:
             self.close(f"malformed request: {error}")
             return
-        if request is None:
-            return
-        self._pending[request] = _Waiting(self.last_active)
-        if len(self._pending) >= MAX_PENDING_REQUESTS:
-            self._pause_reading()
-        self.shell.step(request)
+        self._only_produce_pending = request.header.api_key == PRODUCE
+        self._pending[request] = _Waiting(self._last_active)
+        if request.body is None:
+            self.answer(request, describe_versions(ErrorCode.UNSUPPORTED_VERSION))
+        else:
+            self.shell.step(request)
 
-    def _decode(self, frame: memoryview) -> Request | None:
+    def _decode(self, frame: memoryview) -> Request:
+        """The request in a frame; one that asks for API versions in an unknown version has no body."""
         api_key, api_version, correlation_id = peek(frame)
         if not serves(api_key, api_version):
-            self._refuse_version(api_key, api_version, correlation_id)
-            return None
-        if api_key != ApiKey.PRODUCE and len(frame) > MAX_PLAIN_REQUEST_BYTES:
+            if api_key != ApiKey.API_VERSIONS:
+                raise MalformedMessage(f"API {api_key} version {api_version} is not served here")
+            return Request(self.number, RequestHeader(api_key, 0, correlation_id, None), None)
+        if api_key != PRODUCE and len(frame) > MAX_PLAIN_REQUEST_BYTES:
             raise MalformedMessage(
                 f"{ApiKey(api_key).name} of {len(frame)} bytes; the limit for it is {MAX_PLAIN_REQUEST_BYTES}"
             )
         header, offset = decode_header(frame)
         return Request(self.number, header, decode_body(header, frame, offset))
 
-    def _refuse_version(self, api_key: int, api_version: int, correlation_id: int) -> None:
-        if api_key != ApiKey.API_VERSIONS:
-            self.close(f"API {api_key} version {api_version} is not served here")
-            return
-        header = RequestHeader(api_key, 0, correlation_id, None)
-        request = Request(self.number, header, None)
-        self._pending[request] = _Waiting(self.last_active)
-        self.answer(request, describe_versions(ErrorCode.UNSUPPORTED_VERSION))
-
     # ------------------------------------------------------------------------------------------- replies
 
     def answer(self, request: Request, message: Any) -> None:
-        """Take a reply; it goes out once all before it have. None stands for a reply that nobody awaits."""
-        waiting = self._pending.get(request)
+        """Take a reply; it goes out once all before it have. None stands for one that nobody awaits."""
+        pending = self._pending
+        waiting = pending.get(request)
         if waiting is None:
             return
         waiting.message = message
         waiting.answered = True
-        pending = self._pending
         while pending:
             first = next(iter(pending))
             waiting = pending[first]
@@ -165,14 +185,16 @@ class Connection(asyncio.BufferedProtocol):
                 self._outgoing.extend(encode_reply(first.header, waiting.message))
             self.shell.metrics.answered(first.header.api_key, waiting.arrived)
         self._pump()
+        if self._frames:
+            self._take_frames()
 
     def _pump(self) -> None:
-        """Write as much as the client takes, then read on if there is room again."""
+        """Write as much as the client takes."""
         outgoing = self._outgoing
         transport = self._transport
-        if transport is None or self.closed:
+        if transport is None:
             return
-        while outgoing and not self._writing_paused:
+        while outgoing and not self._writing_paused and not self.closed:
             part = outgoing.popleft()
             if not isinstance(part, bytes | bytearray):
                 part = self._next_chunk(part)
@@ -180,9 +202,6 @@ class Connection(asyncio.BufferedProtocol):
                     return
             self.shell.metrics.sent_bytes += len(part)
             transport.write(part)
-        if self._reading_paused and not outgoing and len(self._pending) < MAX_PENDING_REQUESTS:
-            self._reading_paused = False
-            transport.resume_reading()
 
     def _next_chunk(self, records: ReadableSlice) -> bytes | memoryview | None:
         wanted = min(CHUNK_BYTES, records.size - self._slice_position)
@@ -198,16 +217,18 @@ class Connection(asyncio.BufferedProtocol):
             self._slice_position = 0
         return chunk
 
-    def _pause_reading(self) -> None:
-        if not self._reading_paused and self._transport is not None:
-            self._reading_paused = True
-            self._transport.pause_reading()
-
     # ------------------------------------------------------------------------------------------- the end
+
+    @property
+    def held_bytes(self) -> int:
+        """What requests hold that have not been taken yet."""
+        return self._reader.buffered_bytes + sum(len(frame) for frame in self._frames)
 
     def stalled_since(self) -> float:
         """Since when this connection has made no progress: no whole frame, nothing read by its peer."""
-        return self.last_active if self.frame_started is None else min(self.last_active, self.frame_started)
+        if self._frame_started is None:
+            return self._last_active
+        return min(self._last_active, self._frame_started)
 
     def close(self, reason: str) -> None:
         """End the connection because of what its peer does; the reason goes to the log."""

@@ -61,9 +61,9 @@ class Shell:
         self.failure: BaseException | None = None
         self._loop = asyncio.get_running_loop()
         self._idle_s = node.settings.get("connections.max.idle.ms") / 1000
-        self._buffer_budget: int = node.settings.get("queued.max.request.bytes")
-        self._buffered: dict[int, int] = {}
-        self._buffered_total = 0
+        self._held_budget: int = node.settings.get("queued.max.request.bytes")
+        self._held: dict[int, int] = {}
+        self._held_total = 0
         self._flusher = Flusher(self._loop, self._find_log, self.step)
         self._journal_thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._chores_thread = ThreadPoolExecutor(1, thread_name_prefix="chores")
@@ -211,24 +211,22 @@ class Shell:
     def disconnected(self, connection: Connection) -> None:
         """Forget a connection and all that waited for it."""
         if self.connections.pop(connection.number, None) is not None:
-            self._buffered_total -= self._buffered.pop(connection.number, 0)
+            self._held_total -= self._held.pop(connection.number, 0)
             self.step(ConnectionClosed(connection.number))
 
-    def note_buffered(self, connection: Connection) -> None:
-        """Keep what half-received requests hold within the budget: the one begun first has to go."""
-        held = connection.reader.buffered_bytes
-        self._buffered_total += held - self._buffered.get(connection.number, 0)
-        self._buffered[connection.number] = held
-        while self._buffered_total > self._buffer_budget:
-            slowest = min(
-                (c for c in self.connections.values() if c.frame_started is not None and not c.closed),
-                key=lambda c: c.frame_started or 0.0,
-                default=None,
-            )
-            if slowest is None:
-                return
-            self._buffered_total -= self._buffered.pop(slowest.number, 0)
-            slowest.close(f"requests still arriving exceed queued.max.request.bytes={self._buffer_budget}")
+    def note_held(self, connection: Connection) -> None:
+        """Keep what unfinished requests hold within the budget: who has made least progress must go."""
+        held = connection.held_bytes
+        before = self._held.get(connection.number, 0)
+        if held == before:
+            return
+        self._held[connection.number] = held
+        self._held_total += held - before
+        while self._held_total > self._held_budget:
+            holders = (self.connections[number] for number, size in self._held.items() if size)
+            slowest = min(holders, key=lambda holder: holder.stalled_since())
+            self._held_total -= self._held.pop(slowest.number)
+            slowest.close(f"requests still arriving exceed queued.max.request.bytes={self._held_budget}")
 
     def log_refusal(self, connection: Connection, reason: str) -> None:
         """One line per connection that was cut, but not as many as a hostile client could cause."""
