@@ -1,0 +1,62 @@
+"""What Apache Kafka answers to odd batches is still what `odd_batches` says."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
+
+from gapless.testing.apache_kafka import ApacheKafka
+from gapless.wire.errors import ErrorCode
+from tests.conftest import Require
+from tests.wire.odd_batches import CASES, Case, three_records
+
+pytestmark = pytest.mark.apache
+TOPIC = "odd"
+
+
+@pytest.fixture(scope="module")
+def kafka(require: Require) -> Iterator[socket.socket]:
+    """A connection to a running Apache Kafka that has the topic."""
+    require("apache-kafka")
+    with ApacheKafka(heap_mb=256) as kafka:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+        for created in admin.create_topics([NewTopic(TOPIC, 1, 1)]).values():
+            created.result()
+        host, _, port = kafka.bootstrap.partition(":")
+        with socket.create_connection((host, int(port)), timeout=30) as connection:
+            yield connection
+
+
+def answer(connection: socket.socket, payload: bytes, version: int) -> ErrorCode:
+    data = ProduceRequest.TopicProduceData.PartitionProduceData(index=0, records=payload)
+    topic = ProduceRequest.TopicProduceData(name=TOPIC, partition_data=[data])
+    request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic], version=version)
+    request.with_header(correlation_id=1, client_id="tests")
+    connection.sendall(request.encode(version=version, header=True, framed=True))
+    length = struct.unpack(">i", received(connection, 4))[0]
+    reply = ProduceResponse.decode(received(connection, length), version=version, header=True)
+    return ErrorCode(reply.responses[0].partition_responses[0].error_code)
+
+
+def received(connection: socket.socket, count: int) -> bytes:
+    content = b""
+    while len(content) < count:
+        chunk = connection.recv(count - len(content))
+        assert chunk, "Apache Kafka closed the connection"
+        content += chunk
+    return content
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_kafka_answers_an_odd_batch_as_we_think_it_does(kafka: socket.socket, case: Case) -> None:
+    assert answer(kafka, case.payload, version=12) == case.kafka
+
+
+def test_kafka_refuses_zstd_before_version_7(kafka: socket.socket) -> None:
+    assert answer(kafka, three_records(4), version=6) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert answer(kafka, three_records(4), version=7) == ErrorCode.NONE
