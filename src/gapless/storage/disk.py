@@ -1,6 +1,6 @@
 """The operating system as the log uses it: the only file of `storage/` that calls it.
 
-`Disk` holds the two calls whose failures matter most, so that a test can make them fail; everything else is a
+`Disk` holds the calls whose failures matter most, so that a test can make them fail; everything else is a
 plain function. Nothing here buffers: what was written is in the page cache when the call returns, and durable
 once it was synced. Errors stay `OSError`; `failure` turns one into the `LogFailed` that people read.
 """
@@ -37,6 +37,8 @@ class Disk:
 
     pwrite: Callable[[int, Bytes, int], int] = os.pwrite
     fdatasync: Callable[[int], None] = os.fdatasync
+    fsync: Callable[[int], None] = os.fsync
+    """For folders: their entries are metadata, of which fdatasync may leave some behind."""
 
 
 class OpenFile:
@@ -147,37 +149,32 @@ def resize(path_or_fd: str | int, size: int) -> None:
     os.truncate(path_or_fd, size)
 
 
-def replace_file(directory: OpenFile, name: str, data: bytes, sync: Callable[[int], None] | None) -> None:
-    """Give a file new contents, all or nothing; with `sync` they and the folder are durable on return."""
+def replace_file(directory: OpenFile, name: str, data: bytes, durably: Disk | None) -> None:
+    """Give a file new contents, all or nothing; with `durably` they are on disk on return, and its name too."""
     temporary = f"{name}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     fd = os.open(temporary, flags, 0o644, dir_fd=directory.fd)
     try:
         write_fully(os.pwrite, fd, data, 0)
-        if sync is not None:
-            sync(fd)
+        if durably is not None:
+            durably.fdatasync(fd)
     finally:
         os.close(fd)
     os.replace(temporary, name, src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
-    if sync is not None:
-        os.fsync(directory.fd)
+    if durably is not None:
+        durably.fsync(directory.fd)
 
 
-def sync_file(directory: OpenFile, name: str, sync: Callable[[int], None]) -> None:
+def sync_file(directory: OpenFile, name: str, calls: Disk) -> None:
     """Make a file of a folder durable; one that is gone meanwhile needs it no more."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory.fd)
     except FileNotFoundError:
         return
     try:
-        sync(fd)
+        calls.fdatasync(fd)
     finally:
         os.close(fd)
-
-
-def sync_directory(directory: OpenFile) -> None:
-    """Make creations, renames and deletions in a folder durable."""
-    os.fsync(directory.fd)
 
 
 def make_directory(path: str) -> None:

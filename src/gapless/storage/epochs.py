@@ -13,6 +13,7 @@ from operator import itemgetter
 NONE = -1
 
 _epoch_of = itemgetter(0)
+_start_of = itemgetter(1)
 
 
 class EpochHistory:
@@ -45,9 +46,9 @@ class EpochHistory:
 
     def cut_start(self, offset: int) -> None:
         """Forget epochs that ended before `offset`; the one in force there begins at it."""
-        below = [entry for entry in self.entries if entry[1] < offset]
-        if below:
-            self._replace([(below[-1][0], offset), *(e for e in self.entries if e[1] >= offset)])
+        index = bisect_right(self.entries, offset, key=_start_of)
+        if index > 1 or (index and self.entries[0][1] < offset):
+            self._replace([(self.entries[index - 1][0], offset), *self.entries[index:]])
 
     def clear(self) -> None:
         """Forget everything."""

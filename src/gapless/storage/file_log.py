@@ -16,7 +16,7 @@ from gapless.core.log import LogConfig, LogFailed, ProducerEntry, SegmentInfo, T
 from gapless.storage import disk, rules, times
 from gapless.storage.disk import Disk
 from gapless.storage.flush import FlushJob, SyncedFile
-from gapless.storage.formats import Partition
+from gapless.storage.formats import EPOCHS_FILE, Partition, encode_epochs
 from gapless.storage.probes import Probes
 from gapless.storage.recovery import Loaded
 from gapless.storage.scan import DamagedLog
@@ -330,10 +330,16 @@ class FileLog:
         self.end_offset = end_offset
         self.size_bytes = sum(segment.size for segment in self._segments)
         self._epochs.cut_end(end_offset)
+        self._write_epochs()
         while self._snapshots and self._snapshots[-1] > end_offset:
             self._remove_snapshot(self._snapshots.pop())
         self._directory_changed = True
         self._owner.checkpoint_soon()
+
+    def _write_epochs(self) -> None:
+        """Keep the history on disk from naming epochs whose batches are gone; the next flush makes it durable."""
+        contents = encode_epochs(self._epochs.entries)
+        disk.replace_file(disk.open_directory(self.directory), EPOCHS_FILE, contents, None)
 
     def _lower_flushed(self, offset: int) -> None:
         """Before bytes go, take back the promise that they are there."""
@@ -355,6 +361,7 @@ class FileLog:
             if offset > self.end_offset:
                 self._restart_at(offset)
                 self._epochs.clear()
+                self._write_epochs()
                 self.flushed_offset = offset
                 return True
             self.start_offset = offset
@@ -362,6 +369,8 @@ class FileLog:
             rolled = offset == self.end_offset and self._active.size > 0
             if rolled:
                 self._begin_segment(offset)
+            if self._epochs.changed:
+                self._write_epochs()  # before the batches go from which they could be found again
             while len(self._segments) > 1 and self._segments[0].end_offset <= offset:
                 self._retire(self._segments[0])
             self.size_bytes = sum(segment.size for segment in self._segments)

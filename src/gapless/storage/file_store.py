@@ -116,7 +116,7 @@ class FileLogStore:
         if data is None:
             return False, -1
         disk.remove_file(path)
-        disk.sync_directory(self._folder)
+        self.disk.fsync(self._folder.fd)
         return True, formats.decode_clean_stop(data)
 
     def _read_offsets(self, name: str) -> dict[Partition, int]:
@@ -141,7 +141,7 @@ class FileLogStore:
     def write_meta(self, meta: MetaProperties) -> None:
         """Say whose folder it is, durably."""
         with disk.reporting("write", f"{self.location}/{formats.META_FILE}"):
-            disk.replace_file(self._folder, formats.META_FILE, formats.encode_meta(meta), self.disk.fdatasync)
+            disk.replace_file(self._folder, formats.META_FILE, formats.encode_meta(meta), self.disk)
 
     def space(self) -> tuple[int, int]:
         """Total and usable bytes of the file system."""
@@ -282,7 +282,7 @@ class FileLogStore:
                 (formats.START_OFFSETS_FILE, job.start_offsets),
                 (formats.RECOVERY_POINTS_FILE, job.recovery_points),
             ):
-                disk.replace_file(self._folder, name, formats.encode_offsets(offsets), self.disk.fdatasync)
+                disk.replace_file(self._folder, name, formats.encode_offsets(offsets), self.disk)
 
     def lower_recovery_point(self, partition: Partition, offset: int) -> None:
         """Before a log is cut below what a checkpoint promises, write one that does not."""
@@ -303,7 +303,7 @@ class FileLogStore:
             else:
                 mark = formats.encode_clean_stop(broker_epoch)
                 with disk.reporting("write", f"{self.location}/{formats.CLEAN_STOP_FILE}"):
-                    disk.replace_file(self._folder, formats.CLEAN_STOP_FILE, mark, self.disk.fdatasync)
+                    disk.replace_file(self._folder, formats.CLEAN_STOP_FILE, mark, self.disk)
         finally:
             self.close()
 

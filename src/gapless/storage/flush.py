@@ -54,15 +54,13 @@ class FlushJob:
                 self.disk.fdatasync(item.file.fd)
             for name in self.names:
                 path = f"{self.directory.path}/{name}"
-                disk.sync_file(self.directory, name, self.disk.fdatasync)
+                disk.sync_file(self.directory, name, self.disk)
             path = self.directory.path
             if self.epochs is not None:
-                disk.replace_file(
-                    self.directory, EPOCHS_FILE, encode_epochs(self.epochs), self.disk.fdatasync
-                )
+                disk.replace_file(self.directory, EPOCHS_FILE, encode_epochs(self.epochs), self.disk)
             for directory in self.directories:
                 path = directory.path
-                disk.sync_directory(directory)
+                self.disk.fsync(directory.fd)
         except FileNotFoundError:
             return  # the topic was deleted meanwhile, and its folder with it
         except OSError as error:

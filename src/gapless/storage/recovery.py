@@ -105,6 +105,7 @@ class Loader:
             end = start
         if start == end:  # an empty log still knows the epoch of the last batch it had
             epochs = EpochHistory(entry for entry in stored if entry[1] <= end)
+        epochs.cut_start(start)
         epochs.changed = epochs.entries != stored
         snapshots = self._snapshots(files, end)
         self._report()
@@ -169,6 +170,8 @@ class Loader:
             if not sound:
                 self._drop(segments, i + 1)
                 return
+            if i + 1 < len(segments):
+                segment.seal()
 
     def _drop(self, segments: list[Segment], first: int) -> None:
         for segment in reversed(segments[first:]):

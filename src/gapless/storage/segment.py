@@ -303,7 +303,7 @@ class Segment:
         return self.max_timestamp, self.max_timestamp_offset
 
     def latest_before(self, offset: int) -> Iterator[Skimmed]:
-        """Batches among which is, of those that end below `offset`, the first with the largest timestamp."""
+        """Batches among which is the one that, below `offset`, is the first with the largest timestamp."""
         return self._by_index(lambda: self._latest_before(offset))
 
     def _latest_before(self, offset: int) -> Iterator[Skimmed]:
@@ -312,7 +312,7 @@ class Segment:
         if time_slot >= 0:
             candidates.append(self._walk_to_offset(self.base_offset + self.times.entry(time_slot)[1]))
         for batch in self._walk(self.offsets.floor(0, offset - 1 - self.base_offset)):
-            if batch.last_offset >= offset:
+            if batch.base_offset >= offset:
                 break
             candidates.append(batch)
         return iter(candidates)

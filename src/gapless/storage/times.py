@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from gapless.core.log import TimedOffset
+from gapless.storage.scan import Skimmed
 from gapless.storage.segment import Segment
 from gapless.wire.batch import InvalidBatch, parse_header
 from gapless.wire.records import Record, iterate_records
@@ -45,7 +46,7 @@ def _open(batch: memoryview, start: int, before: int) -> tuple[int, Iterator[Rec
 
 def first_reaching_in(segment: Segment, timestamp_ms: int, start: int, before: int) -> TimedOffset | None:
     """Of one segment: the first record within the offsets that is at or after the timestamp."""
-    if segment.latest()[0] < timestamp_ms:
+    if not segment.size or segment.latest()[0] < timestamp_ms:
         return None
     for batch in segment.not_before(timestamp_ms, max(start, segment.base_offset)):
         if batch.base_offset >= before:
@@ -69,10 +70,15 @@ def latest_in(segment: Segment, start: int, before: int) -> TimedOffset | None:
         candidates = segment.latest_before(before)
     else:
         candidates = segment.skim(segment.locate(start)[0])
-    best = None
+    best: Skimmed | None = None
+    found: list[TimedOffset | None] = []
     for batch in candidates:
         if batch.base_offset >= before:
             break
-        if best is None or batch.max_timestamp > best.max_timestamp:
+        if batch.base_offset < start or batch.last_offset >= before:
+            found.append(latest(segment.read_batch(batch), start, before))  # its largest may be out of range
+        elif best is None or batch.max_timestamp > best.max_timestamp:
             best = batch
-    return latest(segment.read_batch(best), start, before) if best else None
+    if best is not None:
+        found.append(latest(segment.read_batch(best), start, before))
+    return max(filter(None, found), key=lambda each: (each.timestamp_ms, -each.offset), default=None)

@@ -1,0 +1,1 @@
+"""The log on files and its twin in memory."""
