@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,7 @@ from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
 from gapless.testing.apache_kafka import ApacheKafka
 from gapless.wire.errors import ErrorCode
 from tests.conftest import Require
-from tests.wire.odd_batches import CASES, Case, three_records
+from tests.wire.odd_batches import CASES, GOOD, Case, three_records
 
 pytestmark = pytest.mark.apache
 TOPIC = "odd"
@@ -29,6 +30,8 @@ def kafka(require: Require) -> Iterator[socket.socket]:
             created.result()
         host, _, port = kafka.bootstrap.partition(":")
         with socket.create_connection((host, int(port)), timeout=30) as connection:
+            while answer(connection, GOOD, version=12) != ErrorCode.NONE:
+                time.sleep(0.02)  # the partition has no leader yet
             yield connection
 
 

@@ -19,8 +19,14 @@ from gapless.wire.records import CODECS, Record, iterate_records
 from gapless.wire.request import RequestHeader, Response, decode_body, decode_header, encode_reply, peek
 
 TOPIC = "numbers"
-# Fetch is never asked for, but without it librdkafka thinks that batches of format 2 are not known here.
-VERSIONS = {ApiKey.PRODUCE: 10, ApiKey.FETCH: 16, ApiKey.METADATA: 12, ApiKey.API_VERSIONS: 3}
+VERSIONS = {
+    ApiKey.PRODUCE: 10,
+    ApiKey.METADATA: 12,
+    ApiKey.API_VERSIONS: 3,
+    # Never asked for, but without them librdkafka sends batches of format 1, and no lz4.
+    ApiKey.FETCH: 16,
+    ApiKey.FIND_COORDINATOR: 2,
+}
 
 
 class OneTopic:
