@@ -1,0 +1,1 @@
+"""This broker beside Apache Kafka, in the same run: `python -m benchmarks`."""

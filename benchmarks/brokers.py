@@ -1,0 +1,91 @@
+"""The two that are compared, started and measured in the same way.
+
+Each gets a fresh folder under the one work folder of the run (so both are on the same file system), listens
+on 127.0.0.1, keeps its default settings, and leaves nothing behind. Its address is known before the start.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gapless.testing.apache_kafka import ApacheKafka
+from gapless.testing.cluster import EmbeddedBroker
+from gapless.testing.processes import free_ports
+
+OURS = "gapless"
+PEER = "kafka"
+TITLES = {OURS: "Gapless", PEER: "Apache Kafka"}
+
+KAFKA_HEAP_MB = 1024
+
+
+class Broker(Protocol):
+    """One broker for one session."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    def prepare(self) -> None:
+        """Whatever must be done once before the first start and is not part of it."""
+
+    def start(self) -> None:
+        """Start, and return when clients can connect."""
+
+    def discard(self) -> None:
+        """Kill it and remove its data."""
+
+
+class Gapless:
+    """Our broker, as users run it: `gapless up`."""
+
+    def __init__(self) -> None:
+        port = free_ports(1)[0]
+        self.bootstrap = f"127.0.0.1:{port}"
+        self._broker = EmbeddedBroker(port=port)
+
+    @property
+    def pid(self) -> int:
+        return self._broker.pid
+
+    def prepare(self) -> None:
+        """Nothing: a folder needs no formatting."""
+
+    def start(self) -> None:
+        self._broker.start()
+
+    def discard(self) -> None:
+        self._broker.kill()
+        self._broker.close()
+
+
+class Kafka:
+    """Apache Kafka with a heap of 1 GB, its disk formatted before the clock runs."""
+
+    def __init__(self) -> None:
+        self._broker = ApacheKafka(heap_mb=KAFKA_HEAP_MB)
+
+    @property
+    def bootstrap(self) -> str:
+        return self._broker.bootstrap
+
+    @property
+    def pid(self) -> int:
+        return self._broker.pid
+
+    def prepare(self) -> None:
+        self._broker.prepare()
+
+    def start(self) -> None:
+        self._broker.start()
+
+    def discard(self) -> None:
+        self._broker.kill()
+        self._broker.close()
+
+
+def make(name: str) -> Broker:
+    """A new broker of that kind, not started."""
+    return Gapless() if name == OURS else Kafka()

@@ -1,0 +1,1 @@
+"""The load: each client runs in a process of its own, so that its CPU time is known apart."""

@@ -1,0 +1,34 @@
+"""`python -m benchmarks.clients JOB`: do one job (see `jobs`) and print its numbers as one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from benchmarks.clients import jobs
+
+
+def main() -> None:
+    """Only the client that the job needs is imported."""
+    job = jobs.decode(sys.argv[1])
+    if isinstance(job, jobs.Connections):
+        from benchmarks.clients import connections
+
+        answer = connections.run(job)
+    elif isinstance(job, jobs.Consume):
+        from benchmarks.clients import consuming
+
+        answer = consuming.run(job)
+    else:
+        from benchmarks.clients import producing
+
+        if isinstance(job, jobs.Produce):
+            answer = producing.run(job)
+        elif isinstance(job, jobs.OneAtATime):
+            answer = producing.run_one_at_a_time(job)
+        else:
+            answer = producing.run_first_ack(job)
+    print(json.dumps(answer), flush=True)
+
+
+main()

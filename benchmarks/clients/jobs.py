@@ -1,0 +1,93 @@
+"""What a client process can be told to do. A job travels as JSON; its answer is a flat object of numbers.
+
+Every answer has `wall_s`, `broker_cpu_s` and `client_cpu_s` of the measured stretch, which begins when
+connections stand and ends with the last acknowledgement or record; `FirstAck` gives a point in time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Produce:
+    """`records` records over all partitions of a topic, `run_length` to one partition, then the next."""
+
+    bootstrap: str
+    broker_pid: int
+    topic: str
+    records: int
+    record_bytes: int
+    partitions: int = 1
+    run_length: int = 10_000
+    properties: Mapping[str, str | int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OneAtATime:
+    """One record, its acknowledgement, the next record. Also answers `p50_us` and `p99_us`."""
+
+    bootstrap: str
+    broker_pid: int
+    topic: str
+    records: int
+    record_bytes: int
+    unmeasured: int
+
+
+@dataclass(frozen=True, slots=True)
+class Consume:
+    """All records of partition 0, from the beginning to the end that `records` names."""
+
+    bootstrap: str
+    broker_pid: int
+    topic: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """Produce requests from many connections, each with one request under way, on one partition.
+
+    Also answers `p50_us`, `p99_us` and, while all connections stand, `broker_pss_bytes`.
+    """
+
+    bootstrap: str
+    broker_pid: int
+    topic: str
+    connections: int
+    requests: int
+    records_per_request: int
+    record_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FirstAck:
+    """Try to send one record to a broker that is not there yet; answers `acked_at_s` on the monotonic clock.
+
+    Says `waiting` on a line of its own once it tries.
+    """
+
+    bootstrap: str
+    topic: str
+    timeout_s: float
+
+
+Job = Produce | OneAtATime | Consume | Connections | FirstAck
+
+KINDS: dict[str, type[Job]] = {
+    kind.__name__: kind for kind in (Produce, OneAtATime, Consume, Connections, FirstAck)
+}
+
+
+def encode(job: Job) -> str:
+    """As an argument of `python -m benchmarks.clients`."""
+    return json.dumps({"kind": type(job).__name__, **asdict(job)})
+
+
+def decode(text: str) -> Job:
+    """The other way round."""
+    fields = json.loads(text)
+    return KINDS[fields.pop("kind")](**fields)

@@ -1,0 +1,133 @@
+"""One broker's life in a benchmark: fresh data, started when needed, loaded by clients, then gone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks import brokers
+from benchmarks.clients.jobs import FirstAck, Job, Produce, encode
+from benchmarks.sizes import Sizes
+from gapless.errors import GaplessError
+
+_ROOT = Path(__file__).resolve().parent.parent
+_CLIENT_TIMEOUT_S = 300.0
+_TOPIC_TIMEOUT_S = 60.0
+
+CONSUMED_TOPIC = "small-records"
+"""The topic of `produce-100`, which is read by `consume`."""
+
+
+class BenchmarkFailed(GaplessError):
+    """A client or broker failed; there is no figure to show."""
+
+
+class Session:
+    """What a step of a scenario works with."""
+
+    def __init__(self, contender: str, sizes: Sizes) -> None:
+        self.contender = contender
+        self.sizes = sizes
+        self._broker = brokers.make(contender)
+        self._started = False
+        self._topics: set[str] = set()
+
+    @property
+    def broker_pid(self) -> int:
+        self.start()
+        return self._broker.pid
+
+    @property
+    def bootstrap(self) -> str:
+        self.start()
+        return self._broker.bootstrap
+
+    def start(self) -> None:
+        """Start the broker unless it runs."""
+        if not self._started:
+            self._broker.prepare()
+            self._broker.start()
+            self._started = True
+
+    def start_and_time_first_ack(self) -> float:
+        """Seconds from the launch of the process to the first record that it acknowledged."""
+        self._broker.prepare()
+        job = FirstAck(self._broker.bootstrap, "first", _TOPIC_TIMEOUT_S)
+        with _client(job) as client:
+            _expect_waiting(client)
+            launched_at_s = time.monotonic()
+            self._broker.start()
+            self._started = True
+            return _answer_of(job, client)["acked_at_s"] - launched_at_s
+
+    def discard(self) -> None:
+        """Kill the broker and remove its data."""
+        self._broker.discard()
+
+    def create_topic(self, name: str, partitions: int = 1) -> str:
+        """A topic with one replica whose partitions all have a leader."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 3})
+        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(_TOPIC_TIMEOUT_S)
+        deadline = time.monotonic() + _TOPIC_TIMEOUT_S
+        while not _has_leaders(admin, name, partitions):
+            if time.monotonic() > deadline:
+                raise BenchmarkFailed(f"topic {name} had no leaders after {_TOPIC_TIMEOUT_S:.0f} s")
+            time.sleep(0.05)
+        self._topics.add(name)
+        return name
+
+    def run(self, job: Job) -> dict[str, float]:
+        """Run a client to its end and return its numbers."""
+        with _client(job) as client:
+            return _answer_of(job, client)
+
+    def consumed_topic(self) -> str:
+        """The topic to be consumed, filled now if `produce-100` was not asked for."""
+        if CONSUMED_TOPIC not in self._topics:
+            topic = self.create_topic(CONSUMED_TOPIC)
+            self.run(Produce(self.bootstrap, self.broker_pid, topic, self.sizes.produce_100, 100))
+        return CONSUMED_TOPIC
+
+
+def _has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
+    found = admin.list_topics(topic, timeout=_TOPIC_TIMEOUT_S).topics[topic].partitions
+    return len(found) == partitions and all(each.leader >= 0 for each in found.values())
+
+
+def _client(job: Job) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.clients", encode(job)],
+        cwd=_ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _answer_of(job: Job, client: subprocess.Popen[str]) -> dict[str, float]:
+    try:
+        said, complained = client.communicate(timeout=_CLIENT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        client.kill()
+        raise BenchmarkFailed(f"{type(job).__name__} did not end within {_CLIENT_TIMEOUT_S:.0f} s") from None
+    except BaseException:
+        client.kill()
+        raise
+    if client.returncode != 0:
+        last_words = complained.strip().splitlines()[-1:] or ["it said nothing"]
+        raise BenchmarkFailed(f"the client failed ({type(job).__name__}): {last_words[0]}")
+    answer: dict[str, float] = json.loads(said)
+    return answer
+
+
+def _expect_waiting(client: subprocess.Popen[str]) -> None:
+    out: IO[str] | None = client.stdout
+    if out is None or out.readline() != "waiting\n":
+        _, complained = client.communicate()
+        raise BenchmarkFailed(f"the client did not come up: {complained.strip()}")

@@ -1,0 +1,59 @@
+"""How much work each scenario does: the real run, a quick one to see that all works, a tiny one for tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Counts are records unless their name says otherwise."""
+
+    warm_up: int = 300_000
+    produce_100: int = 1_000_000
+    produce_1000: int = 500_000
+    produce_16k: int = 500_000
+    one_at_a_time: int = 5_000
+    idle_s: float = 1.0
+
+    partitions: tuple[int, ...] = (1, 100, 1_000)
+    partitions_total: int = 500_000
+
+    connections: tuple[int, ...] = (1, 50, 200)
+    connections_requests: int = 50_000
+
+    log_mb: tuple[int, ...] = (100, 1_000, 4_000)
+    log_operations: int = 5_000
+
+
+FULL = Sizes()
+
+QUICK = Sizes(
+    warm_up=50_000,
+    produce_100=100_000,
+    produce_1000=50_000,
+    produce_16k=50_000,
+    one_at_a_time=500,
+    idle_s=0.2,
+    partitions=(1, 100),
+    partitions_total=50_000,
+    connections=(1, 50),
+    connections_requests=5_000,
+    log_mb=(40, 80, 160),
+    log_operations=500,
+)
+
+TINY = Sizes(
+    warm_up=200,
+    produce_100=2_000,
+    produce_1000=500,
+    produce_16k=1_000,
+    one_at_a_time=20,
+    idle_s=0.0,
+    partitions=(1, 3),
+    partitions_total=600,
+    connections=(1, 4),
+    connections_requests=40,
+    log_mb=(1, 2),
+    log_operations=20,
+)
