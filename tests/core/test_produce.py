@@ -152,6 +152,18 @@ def test_flush_before_ack_answers_only_after_the_flush(acks: int) -> None:
     assert world.fetch("t").records.size > 0
 
 
+def test_after_a_crash_what_was_not_flushed_is_flushed_before_it_is_readable() -> None:
+    world = World()
+    world.create_topic("t", flush_messages="1")
+    world.hold_flushes = True
+    _sent(world)
+    world.restart()
+    assert world.partition("t").log.end_offset == 1
+    assert world.fetch("t").records.size == 0
+    world.finish_flushes()
+    assert world.fetch("t").records.size > 0
+
+
 def test_one_flush_serves_all_who_wait() -> None:
     world = World()
     world.create_topic("t", flush_messages="1")

@@ -48,8 +48,9 @@ class Partition:
         self.offline: str | None = None
         self.producers = Producers()
         self.high_watermark = log.start_offset
-        self.flushed_offset = log.end_offset
-        self.flush_requested = log.end_offset
+        # After a crash the log's end may be in the page cache alone: it is flushed first where that matters.
+        self.flushed_offset = log.flushed_offset
+        self.flush_requested = log.flushed_offset
         self.flush_due_ms = NEVER_MS
         self.records_in = 0
         self.bytes_in = 0
