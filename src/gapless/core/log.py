@@ -107,6 +107,12 @@ class Log(Protocol):
         goes beyond one segment. An offset below the log's start is a mistake (`ValueError`).
         """
 
+    def bytes_from(self, offset: int, max_bytes: int) -> bytes | memoryview:
+        """Whole batches as bytes, at least one unless the log ends at `offset`.
+
+        For the records that the core's own coordinators keep in a log; what clients fetch goes by `read`.
+        """
+
     def truncate_to(self, offset: int) -> None:
         """Forget everything at and after `offset` (batches that contain it too).
 

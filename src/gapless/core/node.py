@@ -35,11 +35,14 @@ from gapless.core.contract import (
     Tick,
     TopicPartition,
 )
+from gapless.core.coordinators import COORDINATORS
 from gapless.core.image import Image, Topic
 from gapless.core.log import LogFailed, LogStore
 from gapless.core.partition import NEVER_MS, Partition, log_config
 from gapless.core.records import BrokerRegistered, ConfigSet, MetadataRecord, PartitionChanged, TopicDeleted
 from gapless.core.sessions import FetchSessions
+from gapless.core.shard import Shard
+from gapless.core.timers import Timers
 from gapless.core.waiting import WaitingRequests
 from gapless.wire.errors import ErrorCode
 
@@ -60,6 +63,8 @@ class Node:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.failed_partitions: dict[tuple[str, int], str] = {}
         self.waiting = WaitingRequests()
+        self.timers = Timers()
+        self.shards: dict[tuple[str, int], Shard] = {}
         self.sessions = FetchSessions(settings.get("max.incremental.fetch.session.cache.slots"), randomness)
         self.producer_ids: range = range(0)
         self.serving = False
@@ -104,6 +109,9 @@ class Node:
         due_ms = NEVER_MS if deadline is None else deadline
         if self._flush_deadlines:
             due_ms = min(due_ms, self._flush_deadlines[0][0])
+        timer_due_ms = self.timers.next_due()
+        if timer_due_ms is not None:
+            due_ms = min(due_ms, timer_due_ms)
         due_ms = min(due_ms, self._retention_due_ms)
         return None if due_ms == NEVER_MS else due_ms
 
@@ -216,6 +224,7 @@ class Node:
     def _on_tick(self) -> None:
         for request, message in self.waiting.expired(self.now_ms):
             self.reply(request, message)
+        self.timers.run_due(self.now_ms)
         while self._flush_deadlines and self._flush_deadlines[0][0] <= self.now_ms:
             partition = self.partitions.get(heappop(self._flush_deadlines)[1])
             if partition is None:
@@ -253,6 +262,8 @@ class Node:
 
     def _begin_serving(self, _answer: Any) -> None:
         self.serving = True
+        for partition in self.partitions.values():
+            self._take_up_shard(partition)
         self._retention_due_ms = self.now_ms + self.settings.get("log.retention.check.interval.ms")
 
     def _cannot_start(self, reason: str) -> None:
@@ -317,13 +328,29 @@ class Node:
                 self.failed_partitions[name] = str(error)
                 return
             self.partitions[name] = partition
+        renewed = partition.leader_epoch != assignment.leader_epoch
         partition.assign(assignment)
+        if self.serving and renewed:
+            self._take_up_shard(partition)
         self.touch(partition)
+
+    def _take_up_shard(self, partition: Partition) -> None:
+        """Begin to coordinate what an internal partition holds, if this broker leads it (now)."""
+        self._drop_shard(partition.name)
+        new_state = COORDINATORS.get(partition.name.topic)
+        if new_state is not None and partition.is_leader:
+            self.shards[partition.name] = Shard(self, partition, new_state)
+
+    def _drop_shard(self, name: TopicPartition) -> None:
+        shard = self.shards.pop(name, None)
+        if shard is not None:
+            shard.resign()
 
     def _drop(self, topic: Topic) -> None:
         for assignment in topic.partitions:
             name = TopicPartition(topic.name, assignment.partition)
             self.failed_partitions.pop(name, None)
+            self._drop_shard(name)
             if self.partitions.pop(name, None) is not None:
                 self.store.delete(*name)
             self._touched[name] = None

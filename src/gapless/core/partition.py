@@ -15,7 +15,14 @@ from gapless.core.contract import InvariantViolated, TopicPartition
 from gapless.core.log import Log, LogConfig, LogFailed, LogSlice
 from gapless.core.producers import Producers, RefusedBatch
 from gapless.core.records import PartitionChanged
-from gapless.wire.batch import BatchHeader, InvalidBatch, check_batches, stamp, stamp_append_time
+from gapless.wire.batch import (
+    BatchHeader,
+    InvalidBatch,
+    check_batches,
+    parse_header,
+    stamp,
+    stamp_append_time,
+)
 from gapless.wire.errors import ErrorCode
 from gapless.wire.records import CODECS, recompress
 
@@ -125,6 +132,12 @@ class Partition:
         if duplicate is not None:
             return duplicate
         return self._write(payload, batches, now_ms)
+
+    def append_own(self, payload: memoryview, now_ms: int) -> Appended:
+        """Append a batch that this broker itself wrote: a coordinator's records, a transaction's marker."""
+        if self.offline is not None:
+            raise RefusedBatch(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+        return self._write(payload, [parse_header(payload, 0)], now_ms)
 
     def _convert(
         self, payload: memoryview, batches: list[BatchHeader]

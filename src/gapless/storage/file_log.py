@@ -238,6 +238,11 @@ class FileLog:
     def _segment_of(self, offset: int) -> Segment:
         return self._segments[bisect_right(self._bases, offset) - 1]
 
+    def bytes_from(self, offset: int, max_bytes: int) -> bytes | memoryview:
+        """See `core.log.Log`."""
+        found = self.read(offset, max_bytes, self.end_offset, at_least_one=True)
+        return found.read(0, found.size)
+
     def batches_from(self, offset: int) -> Iterator[BatchHeader]:
         """See `core.log.Log`."""
         offset = max(offset, self.start_offset)

@@ -160,6 +160,11 @@ class MemoryLog:
     def _segment_index(self, offset: int) -> int:
         return max(0, bisect_right(self._segments, offset, key=_base_offset) - 1)
 
+    def bytes_from(self, offset: int, max_bytes: int) -> bytes | memoryview:
+        """See `core.log.Log`."""
+        found = self.read(offset, max_bytes, self.end_offset, at_least_one=True)
+        return found.read(0, found.size)
+
     def batches_from(self, offset: int) -> Iterator[BatchHeader]:
         """See `core.log.Log`."""
         offset = max(offset, self.start_offset)

@@ -15,6 +15,7 @@ from gapless.core.api.registry import handles
 from gapless.core.api.topics import TopicError, check_topic_name, new_topic_records
 from gapless.core.changes import Decision
 from gapless.core.contract import Request
+from gapless.core.coordinators import INTERNAL_TOPICS
 from gapless.core.image import Topic
 from gapless.core.records import MetadataRecord, PartitionChanged
 from gapless.wire.apis import ApiKey
@@ -127,7 +128,7 @@ def _describe_topic(node: Node, topic: Topic, operations: set[int]) -> TopicAnsw
         error_code=0,
         name=topic.name,
         topic_id=topic.topic_id,
-        is_internal=False,
+        is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             TopicAnswer.MetadataResponsePartition(
                 error_code=int(_partition_error(node, topic, partition)),
@@ -214,7 +215,7 @@ def _describe_partitions(
         error_code=0,
         name=name,
         topic_id=topic.topic_id,
-        is_internal=False,
+        is_internal=name in INTERNAL_TOPICS,
         partitions=[
             answer_type.DescribeTopicPartitionsResponsePartition(
                 error_code=int(_partition_error(node, topic, partition)),
