@@ -66,6 +66,16 @@ class ProducerEntry:
     txn_first_offset: int = -1
 
 
+class AbortedTransaction(NamedTuple):
+    """A transaction that was aborted in this log, from its first record to the marker that ended it."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+    """Where the first transaction began that was still open after this one: below it all is decided."""
+
+
 class LogSlice(Protocol):
     """Whole batches in the log, opaque to the core: only the shell turns them into bytes."""
 
@@ -145,7 +155,20 @@ class Log(Protocol):
         """Keep the producers' state as it is at `end_offset`."""
 
     def load_producers(self) -> tuple[int, list[ProducerEntry]]:
-        """The newest usable snapshot: the offset of it (the log's start if none), and its entries."""
+        """The newest usable snapshot: the offset of it (the log's start if none), and its entries.
+
+        Aborted transactions that end at or above that offset are forgotten: whoever replays the batches from
+        there on notes them again.
+        """
+
+    def note_aborted(self, aborted: AbortedTransaction) -> None:
+        """Remember a transaction whose abort marker is in the log; they come in the order of their markers."""
+
+    def aborted_in(self, offset: int, records: LogSlice, before: int) -> list[AbortedTransaction]:
+        """The aborted transactions that share offsets with what was read from `offset`, all below `before`.
+
+        A few more, that begin soon after, may be among them: readers do not mind.
+        """
 
     def configure(self, config: LogConfig) -> None:
         """Take over a changed topic configuration."""

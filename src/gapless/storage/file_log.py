@@ -12,8 +12,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn, Protocol
 
-from gapless.core.log import LogConfig, LogFailed, ProducerEntry, SegmentInfo, TimedOffset
+from gapless.core.log import (
+    AbortedTransaction,
+    LogConfig,
+    LogFailed,
+    LogSlice,
+    ProducerEntry,
+    SegmentInfo,
+    TimedOffset,
+)
 from gapless.storage import disk, rules, times
+from gapless.storage.aborted import AbortedIndex
 from gapless.storage.disk import Disk
 from gapless.storage.flush import FlushJob, SyncedFile
 from gapless.storage.formats import EPOCHS_FILE, Partition, encode_epochs
@@ -75,6 +84,8 @@ class FileLog:
         self._active = loaded.segments[-1]
         self._epochs = loaded.epochs
         self._snapshots = loaded.snapshots
+        self._aborted = AbortedIndex(directory, loaded.aborted_sizes)
+        self._unsynced_aborted: set[str] = set()
         self._job: FlushJob | None = None
         self._unsynced_names: set[str] = set()
         self._directory_changed = loaded.directory_changed
@@ -336,6 +347,7 @@ class FileLog:
         self.size_bytes = sum(segment.size for segment in self._segments)
         self._epochs.cut_end(end_offset)
         self._write_epochs()
+        self._aborted.cut(last.base_offset, end_offset)
         while self._snapshots and self._snapshots[-1] > end_offset:
             self._remove_snapshot(self._snapshots.pop())
         self._directory_changed = True
@@ -356,6 +368,7 @@ class FileLog:
     def _retire(self, segment: Segment) -> None:
         index = self._segments.index(segment)
         del self._segments[index], self._bases[index]
+        self._aborted.forget(segment.base_offset)
         self._owner.discard(segment.retire(), self.config.file_delete_delay_ms)
 
     def advance_start(self, offset: int) -> bool:
@@ -390,6 +403,7 @@ class FileLog:
         """See `core.log.Log`."""
         name = snapshot_name(self.end_offset)
         with self._changing("write the producers' state to"):
+            self._sync_aborted()
             disk.replace_file(disk.open_directory(self.directory), name, encode_snapshot(entries), None)
         self._unsynced_names.add(name)
         self._directory_changed = True
@@ -404,11 +418,14 @@ class FileLog:
             path = f"{self.directory}/{snapshot_name(offset)}"
             try:
                 with self._reading():
-                    return offset, decode_snapshot(disk.read_file(path) or b"")
+                    entries = decode_snapshot(disk.read_file(path) or b"")
+                self._forget_aborted(offset)
+                return offset, entries
             except CorruptSnapshot as error:
                 logger.warning("%s is not used: %s", path, error)
                 self._snapshots.pop()
                 self._remove_snapshot(offset)
+        self._forget_aborted(self.start_offset)
         return self.start_offset, []
 
     def _prune_snapshots(self) -> None:
@@ -423,6 +440,46 @@ class FileLog:
         name = snapshot_name(offset)
         self._unsynced_names.discard(name)
         disk.remove_file(f"{self.directory}/{name}")
+
+    # ----------------------------------------------------------------------------------- transactions
+
+    def note_aborted(self, aborted: AbortedTransaction) -> None:
+        """See `core.log.Log`."""
+        base = self._segment_of(aborted.last_offset).base_offset
+        with self._changing("note an aborted transaction in"):
+            if self._aborted.add(base, aborted):
+                self._directory_changed = True
+        self._unsynced_aborted.add(self._aborted.name(base))
+
+    def aborted_in(self, offset: int, records: LogSlice, before: int) -> list[AbortedTransaction]:
+        """See `core.log.Log`."""
+        found: list[AbortedTransaction] = []
+        if not self._aborted or not isinstance(records, FileSlice):
+            return found
+        with self._reading():
+            first = bisect_right(self._bases, offset) - 1
+            bound = self._segments[first].offset_bound(records.position + records.size)
+            for base in self._bases[first:]:
+                entries, complete = self._aborted.find(base, offset, min(bound, before))
+                found += entries
+                if complete:
+                    break
+        return found
+
+    def _forget_aborted(self, offset: int) -> None:
+        """Forget what ends at or above an offset, from which on the log is replayed."""
+        with self._changing("cut the index of aborted transactions of"):
+            for base in self._bases[max(0, bisect_right(self._bases, offset) - 1) :]:
+                self._aborted.cut(base, offset)
+
+    def _sync_aborted(self) -> None:
+        """Before a snapshot: whoever starts from it does not see the markers before it again."""
+        if self._unsynced_aborted:
+            directory = disk.open_directory(self.directory)
+            for name in sorted(self._unsynced_aborted):
+                disk.sync_file(directory, name, self._owner.disk)
+            self._owner.disk.fsync(directory.fd)
+            self._unsynced_aborted.clear()
 
     # --------------------------------------------------------------------------------------- flushing
 

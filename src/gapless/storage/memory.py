@@ -13,7 +13,15 @@ from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
-from gapless.core.log import LogConfig, LogFailed, ProducerEntry, SegmentInfo, TimedOffset
+from gapless.core.log import (
+    AbortedTransaction,
+    LogConfig,
+    LogFailed,
+    LogSlice,
+    ProducerEntry,
+    SegmentInfo,
+    TimedOffset,
+)
 from gapless.storage import rules, times
 from gapless.storage.epochs import EpochHistory
 from gapless.storage.formats import Partition
@@ -59,6 +67,7 @@ class Contents:
     segments: list[MemorySegment]
     epochs: EpochHistory = field(default_factory=EpochHistory)
     snapshots: dict[int, list[ProducerEntry]] = field(default_factory=dict)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
     start_offset: int = 0
     flushed_offset: int = 0
 
@@ -115,9 +124,7 @@ class MemoryLog:
         active = self._segments[-1]
         if not active.batches:
             return False
-        full = rules.is_full(
-            self.config, active.size, active.end_offset - active.base_offset, incoming_bytes
-        )
+        full = rules.is_full(self.config, active.size, active.end_offset - active.base_offset, incoming_bytes)
         first_timestamp = active.batches[0].header.max_timestamp
         if not full and not rules.is_too_old(self.config, first_timestamp, max_timestamp_ms):
             return False
@@ -187,9 +194,7 @@ class MemoryLog:
         """See `core.log.Log`."""
         for batch in self._in_range(before):
             if batch.header.max_timestamp >= timestamp_ms:
-                found = times.first_reaching(
-                    memoryview(batch.data), timestamp_ms, self.start_offset, before
-                )
+                found = times.first_reaching(memoryview(batch.data), timestamp_ms, self.start_offset, before)
                 if found is not None:
                     return found
         return None
@@ -246,6 +251,7 @@ class MemoryLog:
         self._epochs.cut_end(end_offset)
         for offset in [offset for offset in contents.snapshots if offset > end_offset]:
             del contents.snapshots[offset]
+        self._forget_aborted(end_offset)
 
     def advance_start(self, offset: int) -> bool:
         """See `core.log.Log`."""
@@ -265,7 +271,9 @@ class MemoryLog:
             self._segments.append(MemorySegment(offset))
         while len(self._segments) > 1 and self._segments[0].end_offset <= offset:
             del self._segments[0]
-        contents.flushed_offset = max(contents.flushed_offset, self._segments[0].base_offset)
+        first = self._segments[0].base_offset
+        contents.flushed_offset = max(contents.flushed_offset, first)
+        contents.aborted = [aborted for aborted in contents.aborted if aborted.last_offset >= first]
         self._prune_snapshots()
         return rolled
 
@@ -280,10 +288,9 @@ class MemoryLog:
     def load_producers(self) -> tuple[int, list[ProducerEntry]]:
         """See `core.log.Log`."""
         snapshots = self._contents.snapshots
-        if not snapshots:
-            return self.start_offset, []
-        offset = max(snapshots)
-        return offset, [replace(entry) for entry in snapshots[offset]]
+        offset = max(snapshots, default=self.start_offset)
+        self._forget_aborted(offset)
+        return offset, [replace(entry) for entry in snapshots.get(offset, ())]
 
     def _prune_snapshots(self) -> None:
         snapshots = self._contents.snapshots
@@ -291,6 +298,32 @@ class MemoryLog:
         for offset in sorted(snapshots)[:-1]:
             if offset not in bases:
                 del snapshots[offset]
+
+    # ----------------------------------------------------------------------------------- transactions
+
+    def note_aborted(self, aborted: AbortedTransaction) -> None:
+        """See `core.log.Log`."""
+        self._refuse_if_failed()
+        self._contents.aborted.append(aborted)
+
+    def aborted_in(self, offset: int, records: LogSlice, before: int) -> list[AbortedTransaction]:
+        """See `core.log.Log`."""
+        end, left = offset, records.size
+        for batch in self.batches_from(offset):
+            if left <= 0:
+                break
+            end = min(batch.next_offset, before)
+            left -= batch.size_bytes
+        return [
+            aborted
+            for aborted in self._contents.aborted
+            if aborted.last_offset >= offset and aborted.first_offset < end
+        ]
+
+    def _forget_aborted(self, offset: int) -> None:
+        """Forget what ends at or above an offset."""
+        aborted = self._contents.aborted
+        del aborted[bisect_left(aborted, offset, key=attrgetter("last_offset")) :]
 
     # ------------------------------------------------------------------------------------------ other
 

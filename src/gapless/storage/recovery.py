@@ -23,7 +23,14 @@ from gapless.storage.formats import EPOCHS_FILE, RECOVERY_POINTS_FILE, Malformed
 from gapless.storage.index import CorruptIndex
 from gapless.storage.probes import Probes
 from gapless.storage.scan import DamagedLog, Verifier, headers
-from gapless.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SUFFIXES, OpenSegments, Segment
+from gapless.storage.segment import (
+    ABORTED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    SUFFIXES,
+    OpenSegments,
+    Segment,
+)
 from gapless.storage.snapshots import SUFFIX as SNAPSHOT_SUFFIX
 
 logger = logging.getLogger("gapless.storage")
@@ -62,6 +69,8 @@ class Loaded:
     recovery: Recovery
     garbage: list[str]
     directory_changed: bool
+    aborted_sizes: dict[int, int]
+    """The size of each segment's index of aborted transactions, where there is one."""
 
 
 class Loader:
@@ -111,8 +120,20 @@ class Loader:
         self._report()
         changed = self._reason is not None
         return Loaded(
-            segments, epochs, snapshots, start, min(point, end), self._recovery(), self._garbage, changed
+            segments,
+            epochs,
+            snapshots,
+            start,
+            min(point, end),
+            self._recovery(),
+            self._garbage,
+            changed,
+            self._aborted_sizes(files, segments),
         )
+
+    def _aborted_sizes(self, files: dict[str, int], segments: list[Segment]) -> dict[int, int]:
+        names = ((segment.base_offset, f"{segment.base_offset:020d}{ABORTED_SUFFIX}") for segment in segments)
+        return {base: files[name] for base, name in names if files.get(name)}
 
     def _segment(self, base_offset: int) -> Segment:
         return Segment(
@@ -126,9 +147,7 @@ class Loader:
             raise self._refusal(f"{self._directory} holds no log", start)
         segment = self._segment(start)
         segment.create()
-        return Loaded(
-            [segment], EpochHistory(), [], start, start, Recovery(), self._garbage, directory_changed=True
-        )
+        return Loaded([segment], EpochHistory(), [], start, start, Recovery(), self._garbage, True, {})
 
     def _begin_above(self, segments: list[Segment], start: int) -> list[Segment]:
         """Everything that is left lies below the log's start: nothing of it may be read again."""

@@ -25,8 +25,9 @@ logger = logging.getLogger("gapless.storage")
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
+ABORTED_SUFFIX = ".txnindex"
 DELETED_SUFFIX = ".deleted"
-SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX)
 
 _RECENT = 64
 # A healthy index has an entry at every interval; one that leaves us walking much further has lost some.
@@ -250,6 +251,19 @@ class Segment:
         if positions and limit >= positions[0]:
             return max(start, positions[bisect_right(positions, limit) - 1])
         return self._by_index(lambda: self._walk_to_position(limit, start))
+
+    def offset_bound(self, position: int) -> int:
+        """An offset that no batch before `position` (a boundary) reaches, as near as needs no reading."""
+        if position >= self.size:
+            return self.end_offset
+        positions = self._recent_positions
+        if positions and position >= positions[0]:
+            i = bisect_left(positions, position)
+            return (self._recent_last[i - 1] if i else self._recent_floor) + 1
+        slot = self._by_index(lambda: self.offsets.floor(1, position - 1)) + 1
+        if slot >= len(self.offsets):
+            return self.end_offset
+        return self.base_offset + self.offsets.entry(slot)[0] + 1
 
     def _walk_to_position(self, limit: int, start: int) -> int:
         slot = self.offsets.floor(1, limit)
