@@ -44,6 +44,7 @@ class LogLife(RuleBasedStateMachine):
         self.patches = [
             patch.object(segment, "GROUP", 2),
             patch.object(segment, "_RECENT", 4),
+            patch.object(segment, "_LONG_WALK_BYTES", 1200),  # more than any interval used here
             patch.object(index, "BLOCK_BYTES", 24),
         ]
         for each in self.patches:

@@ -80,10 +80,10 @@ def _decode_lines(data: bytes) -> list[str]:
         lines = data.decode().splitlines()
     except UnicodeDecodeError:
         raise Malformed("it is not text") from None
-    if len(lines) < 2:
+    if not lines:
         return []  # Kafka creates the file empty before it first writes it
-    if lines[0] != "0":
-        raise Malformed(f"its version {lines[0]!r} is not known")
+    if lines[0] != "0" or len(lines) < 2:
+        raise Malformed(f"its version {lines[0]!r} is not known, or all else is missing")
     if len(lines) - 2 != _number(lines[1]):
         raise Malformed(f"it announces {lines[1]} entries and has {len(lines) - 2}")
     return lines[2:]

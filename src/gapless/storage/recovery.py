@@ -94,8 +94,9 @@ class Loader:
         for segment, end in zip(segments, ends, strict=True):
             segment.adopt(files[f"{segment.base_offset:020d}{LOG_SUFFIX}"], end)
         point = max(self._checkpoint.recovery_point, bases[0])
-        stored = self._read_epochs(segments, point)
-        epochs = EpochHistory(stored)
+        stored = self._read_epochs()
+        known = stored if stored or point == bases[0] else self._find_epochs(segments, point)
+        epochs = EpochHistory(known)
         epochs.cut_end(point)
         self._recover(segments, point, epochs)
         start = max(self._checkpoint.start_offset, segments[0].base_offset)
@@ -104,7 +105,7 @@ class Loader:
             segments, epochs = self._begin_above(segments, start), EpochHistory()
             end = start
         if start == end:  # an empty log still knows the epoch of the last batch it had
-            epochs = EpochHistory(entry for entry in stored if entry[1] <= end)
+            epochs = EpochHistory(entry for entry in known if entry[1] <= end)
         epochs.cut_start(start)
         epochs.changed = epochs.entries != stored
         snapshots = self._snapshots(files, end)
@@ -267,17 +268,17 @@ class Loader:
 
     # ----------------------------------------------------------------------------------- small files
 
-    def _read_epochs(self, segments: list[Segment], point: int) -> list[tuple[int, int]]:
-        """The epoch history up to the recovery point at least; younger epochs are found again while checking."""
+    def _read_epochs(self) -> list[tuple[int, int]]:
+        """The epoch history up to the recovery point at least; younger epochs are found again in the log."""
         path = f"{self._directory}/{EPOCHS_FILE}"
-        data = disk.read_file(path)
-        if data:
-            try:
-                return decode_epochs(data)
-            except Malformed as error:
-                logger.warning("rebuilding %s from the log: %s", path, error)
-        elif point == segments[0].base_offset:
+        try:
+            return decode_epochs(disk.read_file(path) or b"")
+        except Malformed as error:
+            logger.warning("rebuilding %s from the log: %s", path, error)
             return []
+
+    def _find_epochs(self, segments: list[Segment], point: int) -> list[tuple[int, int]]:
+        """The epoch history below the recovery point, from the batches themselves."""
         epochs = EpochHistory()
         for segment in segments:
             if segment.base_offset < point:

@@ -310,7 +310,7 @@ class Segment:
         candidates = []
         time_slot = self.times.floor(1, offset - 1 - self.base_offset)
         if time_slot >= 0:
-            candidates.append(self._walk_to_offset(self.base_offset + self.times.entry(time_slot)[1]))
+            candidates.append(self._batch_of_time(time_slot))
         for batch in self._walk(self.offsets.floor(0, offset - 1 - self.base_offset)):
             if batch.base_offset >= offset:
                 break
@@ -330,11 +330,19 @@ class Segment:
         """
         following = self.times.floor(0, timestamp_ms - 1) + 1
         if following < len(self.times):
-            reached_at = self.base_offset + self.times.entry(following)[1]
-            offset = max(start_offset, reached_at - 1)
+            offset = max(start_offset, self._batch_of_time(following).last_offset - 1)
         else:
             offset = max(start_offset, self.end_offset - 1)
         return next(self._walk(self.offsets.floor(0, offset - self.base_offset))).position
+
+    def _batch_of_time(self, slot: int) -> Skimmed:
+        """The batch that a slot of the time index names, which must be there as it says."""
+        timestamp_ms, relative = self.times.entry(slot)
+        offset = self.base_offset + relative
+        batch = self._walk_to_offset(offset) if relative < self.end_offset - self.base_offset else None
+        if batch is None or batch.last_offset != offset or batch.max_timestamp != timestamp_ms:
+            raise CorruptIndex(f"entry {slot} of its time index names a batch that is not there")
+        return batch
 
     def skim(self, position: int) -> Iterator[Skimmed]:
         """All batches from a position on."""
@@ -362,9 +370,14 @@ class Segment:
         self.offsets.load(disk.file_size(self.offsets.path))
         self.times.load(disk.file_size(self.times.path))
         self._take_largest_time()
+        self._check_last_time()
         for batch in self._walk(len(self.offsets) - 1):
             self.check_time(batch)
         self._indexes_loaded = True
+
+    def _check_last_time(self) -> None:
+        if self.times.last is not None:
+            self._batch_of_time(len(self.times) - 1)
 
     def check_time(self, batch: Skimmed) -> None:
         """A sealed time index ends with the largest timestamp of all, so nothing may lie above it."""
@@ -391,6 +404,8 @@ class Segment:
             self.times.load_trusted(sizes[1], 1, self.offsets.last[0] + 1 if self.offsets.last else 0)
         self._take_largest_time()
         self._indexes_loaded = True
+        self.end_offset = offset
+        self._check_last_time()
         batch = next(self._walk(len(self.offsets) - 1), None)
         return batch.position if batch else 0
 
