@@ -268,13 +268,13 @@ class Partition:
         """Drop whole segments that are too old, or too much; only what is below the high watermark."""
         if "delete" not in self.config.cleanup_policy or self.offline is not None:
             return
-        start = max(self._expired_by_time(now_ms), self._expired_by_size())
-        start = min(start, self.high_watermark)
-        if start > self.log.start_offset:
-            try:
+        try:
+            start = max(self._expired_by_time(now_ms), self._expired_by_size())
+            start = min(start, self.high_watermark)
+            if start > self.log.start_offset:
                 self.delete_records(start)
-            except LogFailed as error:
-                self.offline = str(error)
+        except LogFailed as error:
+            self.offline = str(error)
 
     def _expired_by_time(self, now_ms: int) -> int:
         keep_from = self.log.start_offset
