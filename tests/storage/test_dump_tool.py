@@ -21,10 +21,10 @@ CONFIG = LogConfig(segment_bytes=15_000, index_interval_bytes=1000)
 def fill_variously(store: FileLogStore) -> int:
     """All compressions, several batches per append, times that go back, producers, epochs; the log's end."""
     log = open_log(store, CONFIG)
+    end = 0
     for i in range(120):
         time = 10_000 + i * 10 - (500 if i % 7 == 0 else 0)
         made = []
-        end = log.end_offset
         for part in range(1 + i % 3):
             stamps = (time + part, time + part + 3, time + part + 1)
             made.append(
@@ -39,10 +39,11 @@ def fill_variously(store: FileLogStore) -> int:
                 )
             )
             end += 3
-        payload_rolled = append(log, *made)
-        if payload_rolled:
+        if append(log, *made):
             log.save_producers([ProducerEntry(7, 0, end - 4, end - 4, 2, time)])
-    log.save_producers([ProducerEntry(7, 0, end - 1, end - 1, 2, 11_193), ProducerEntry(9, 4, 1, 2, 0, 3, 5, 6)])
+    log.save_producers(
+        [ProducerEntry(7, 0, end - 1, end - 1, 2, 11_193), ProducerEntry(9, 4, 1, 2, 0, 3, 5, 6)]
+    )
     return log.end_offset
 
 
@@ -63,7 +64,9 @@ def test_the_dump_tool_reads_logs_indexes_and_snapshots(
         assert open_log(again, CONFIG).recovery.scanned_bytes > 0
         again.close_cleanly()
     files = sorted(
-        path for path in (folder / f"{TOPIC}-0").iterdir() if path.suffix in {".log", ".index", ".timeindex", ".snapshot"}
+        path
+        for path in (folder / f"{TOPIC}-0").iterdir()
+        if path.suffix in {".log", ".index", ".timeindex", ".snapshot"}
     )
     assert len([path for path in files if path.suffix == ".log"]) > 2
     ran = kafka_tool("kafka-dump-log", "--deep-iteration", "--files", ",".join(map(str, files)))
@@ -74,7 +77,9 @@ def test_the_dump_tool_reads_logs_indexes_and_snapshots(
     assert len(re.findall(r"^offset: \d+ position: \d+", dumped, re.MULTILINE)) > 20
     assert len(re.findall(r"^timestamp: \d+ offset: \d+", dumped, re.MULTILINE)) > 10
     assert re.search(rf"producerId: 7 .*lastSequence: {end - 1} lastOffset: {end - 1} offsetDelta: 2", dumped)
-    assert re.search(r"producerId: 9 producerEpoch: 4 coordinatorEpoch: 5 currentTxnFirstOffset: OptionalLong\[6\]", dumped)
+    assert re.search(
+        r"producerId: 9 producerEpoch: 4 coordinatorEpoch: 5 currentTxnFirstOffset: OptionalLong\[6\]", dumped
+    )
     # The tool misses a predecessor for the first record of every segment but the first: no gap of ours.
     gaps = re.findall(r"^ +(-?\d+) is followed by (\d+)", dumped, re.MULTILINE)
     assert {before for before, _ in gaps} <= {"-1"}

@@ -1,4 +1,4 @@
-"""A disk that is full, too small or broken: what was appended stays readable, and nothing more is promised."""
+"""A disk that is full or broken: what was appended stays readable, and nothing more is promised."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ import pytest
 from gapless.core.log import LogConfig, LogFailed
 from gapless.storage import FileLogStore
 from gapless.storage.disk import Bytes, Disk
-from tests.storage.helpers import append_one, contents, crashed_copy, fill, flush, log_file, open_log, read_all
+from tests.storage.helpers import (
+    append_one,
+    contents,
+    crashed_copy,
+    fill,
+    flush,
+    log_file,
+    open_log,
+    read_all,
+)
 
 BIG = LogConfig(segment_bytes=1 << 30, index_interval_bytes=4096)
 
@@ -41,8 +50,8 @@ def test_a_write_cut_short_is_taken_back_and_the_log_takes_no_more(store: FileLo
     with file_size_limit(size + 50), pytest.raises(LogFailed) as failed:
         append_one(log, value=b"x" * 100)
     assert str(failed.value) == (
-        f"cannot append to {path}: File too large; raise the limit on file sizes (ulimit -f) or lower segment.bytes, "
-        "then restart the broker"
+        f"cannot append to {path}: File too large; raise the limit on file sizes (ulimit -f) or "
+        "lower segment.bytes, then restart the broker"
     )
     assert path.stat().st_size == size
     assert log.end_offset == 10
@@ -52,7 +61,9 @@ def test_a_write_cut_short_is_taken_back_and_the_log_takes_no_more(store: FileLo
     assert path.stat().st_size == size
 
 
-def test_after_a_failed_write_a_restart_goes_on_where_the_last_whole_append_ended(store: FileLogStore) -> None:
+def test_after_a_failed_write_a_restart_goes_on_where_the_last_whole_append_ended(
+    store: FileLogStore,
+) -> None:
     log = open_log(store, BIG)
     batches = fill(log, 10)
     with file_size_limit(log_file(store).stat().st_size + 50), pytest.raises(LogFailed):
@@ -123,7 +134,9 @@ def test_a_sync_that_failed_is_never_tried_again_and_promises_nothing(tmp_path: 
     batches = fill(log, 5)
     job = log.prepare_flush()
     assert job is not None
-    with pytest.raises(LogFailed, match="cannot make durable what was written to .*0.log: Input/output error"):
+    with pytest.raises(
+        LogFailed, match=r"cannot make durable what was written to .*0.log: Input/output error"
+    ):
         job.run()
     broken = False
     assert len(syncs) == 1
@@ -165,7 +178,7 @@ def test_a_segment_that_cannot_be_begun_fails_the_log(store: FileLogStore) -> No
     log = open_log(store, LogConfig(segment_bytes=200, index_interval_bytes=4096))
     batch = append_one(log, value=b"x" * 150)
     log_file(store, 1).mkdir()
-    with pytest.raises(LogFailed, match="cannot begin a new segment in .*1.log: Is a directory"):
+    with pytest.raises(LogFailed, match=r"cannot begin a new segment in .*1.log: Is a directory"):
         append_one(log, value=b"x" * 150)
     assert read_all(log) == batch
     with pytest.raises(LogFailed):
@@ -201,7 +214,7 @@ def test_a_really_full_disk_loses_nothing_that_was_appended(tmp_path: Path) -> N
     disk = tmp_path / "disk"
     disk.mkdir()
     own_mounts = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]
-    script = f"mount -t tmpfs -o size=2m tmpfs {disk} && exec {sys.executable} -c \"$0\" {disk}/data"
+    script = f'mount -t tmpfs -o size=2m tmpfs {disk} && exec {sys.executable} -c "$0" {disk}/data'
     probe = subprocess.run(
         [*own_mounts, "mount", "-t", "tmpfs", "tmpfs", disk], capture_output=True, check=False, text=True
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +22,7 @@ class Recorder:
         self.synced: list[str] = []
 
     def sync(self, fd: int) -> None:
-        self.synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        self.synced.append(Path(f"/proc/self/fd/{fd}").readlink().name)
 
     def take(self) -> list[str]:
         taken, self.synced = self.synced, []
@@ -136,7 +135,9 @@ def test_files_of_a_job_stay_open_while_segments_are_dropped(store: FileLogStore
     assert log.flushed_offset == 100
 
 
-def test_recovered_bytes_are_not_promised_before_they_are_flushed(store: FileLogStore, tmp_path: Path) -> None:
+def test_recovered_bytes_are_not_promised_before_they_are_flushed(
+    store: FileLogStore, tmp_path: Path
+) -> None:
     fill(open_log(store), 100)
     again = FileLogStore(crashed_copy(store, tmp_path / "crashed"))
     log = open_log(again)
@@ -151,7 +152,9 @@ def test_recovered_bytes_are_not_promised_before_they_are_flushed(store: FileLog
     again.close()
 
 
-def test_checkpoints_are_written_only_when_something_has_changed(recorded: FileLogStore, recorder: Recorder) -> None:
+def test_checkpoints_are_written_only_when_something_has_changed(
+    recorded: FileLogStore, recorder: Recorder
+) -> None:
     log = open_log(recorded)
     fill(log, 3)
     assert recorded.prepare_checkpoints() is None

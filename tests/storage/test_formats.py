@@ -1,4 +1,4 @@
-"""The small files of a data folder are byte for byte what Apache Kafka writes, and damage in them is named."""
+"""The small files of a data folder are what Apache Kafka writes, and damage in them is named."""
 
 from __future__ import annotations
 
@@ -28,7 +28,16 @@ def test_checkpoints_are_lines_after_a_version_and_a_count() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"1\n0\n", b"0\n", b"0\n2\na 0 1\n", b"0\n1\na 0\n", b"0\n1\na x 1\n", b"0\n1\na 0 1_0\n", b"\xff\xfe", b"0\nx\n"],
+    [
+        b"1\n0\n",
+        b"0\n",
+        b"0\n2\na 0 1\n",
+        b"0\n1\na 0\n",
+        b"0\n1\na x 1\n",
+        b"0\n1\na 0 1_0\n",
+        b"\xff\xfe",
+        b"0\nx\n",
+    ],
 )
 def test_a_damaged_checkpoint_is_named(data: bytes) -> None:
     with pytest.raises(formats.Malformed):
@@ -76,11 +85,9 @@ def test_the_mark_of_a_clean_stop_is_json() -> None:
 def test_snapshots_have_kafkas_bytes() -> None:
     entry = ProducerEntry(1, 2, 3, 4, 5, 6, 7, 8)
     data = encode_snapshot([entry])
-    assert data.hex() == (
-        "0001" + data[2:6].hex() + "00000001"
-        "0000000000000001" "0002" "00000003" "0000000000000004" "00000005" "0000000000000006" "00000007"
-        "0000000000000008"
-    )  # fmt: skip
+    fields = ["0000000000000001", "0002", "00000003", "0000000000000004", "00000005", "0000000000000006"]
+    fields += ["00000007", "0000000000000008"]
+    assert data.hex() == "".join(["0001", data[2:6].hex(), "00000001", *fields])
     assert decode_snapshot(data) == [entry]
     assert decode_snapshot(encode_snapshot([])) == []
     assert snapshot_name(42) == "00000000000000000042.snapshot"

@@ -42,7 +42,9 @@ def check_everything(log: FileLog, count: int) -> None:
         assert found.offset == offset
 
 
-def test_an_index_has_an_entry_for_every_interval_and_names_the_last_offset_of_a_batch(store: FileLogStore) -> None:
+def test_an_index_has_an_entry_for_every_interval_and_names_the_last_offset_of_a_batch(
+    store: FileLogStore,
+) -> None:
     log = open_log(store, DENSE)
     sizes = [len(append_one(log, (1000 + i, 1000 + i), value=b"v" * 50)) for i in range(50)]
     store.close_cleanly()

@@ -32,7 +32,8 @@ def test_a_folder_in_use_is_refused_in_one_clear_line(store: FileLogStore) -> No
     with pytest.raises(DataDirInUse) as refused:
         FileLogStore(store.location)
     assert str(refused.value) == (
-        f"the data folder {store.location} is in use by another broker: stop it, or give --data another folder"
+        f"the data folder {store.location} is in use by another broker: "
+        "stop it, or give --data another folder"
     )
 
 
@@ -51,7 +52,7 @@ def test_another_process_is_refused_and_a_child_does_not_inherit_the_lock(store:
 
 def test_a_folder_that_cannot_be_made_is_refused_in_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataDirUnusable, match="cannot use the data folder .*/file/data: Not a directory"):
+    with pytest.raises(DataDirUnusable, match=r"cannot use the data folder .*/file/data: Not a directory"):
         FileLogStore(tmp_path / "file" / "data")
 
 
@@ -61,7 +62,9 @@ def test_whose_folder_it_is_can_be_written_and_read(store: FileLogStore) -> None
     store.write_meta(meta)
     assert store.read_meta() == meta
     (Path(store.location) / "meta.properties").write_text("version=1\n")
-    with pytest.raises(DataDirUnusable, match=r"meta\.properties: it lacks cluster\.id, node\.id, directory\.id"):
+    with pytest.raises(
+        DataDirUnusable, match=r"meta\.properties: it lacks cluster\.id, node\.id, directory\.id"
+    ):
         store.read_meta()
 
 
@@ -109,7 +112,9 @@ def test_the_folder_of_another_topic_of_that_name_is_moved_aside(
 
 
 @pytest.mark.parametrize("contents", [None, b"", b"version: 0\ntopic"])
-def test_a_folder_whose_owner_a_crash_has_lost_is_taken_over(store: FileLogStore, contents: bytes | None) -> None:
+def test_a_folder_whose_owner_a_crash_has_lost_is_taken_over(
+    store: FileLogStore, contents: bytes | None
+) -> None:
     fill(open_log(store), 10)
     store.close_cleanly()
     path = log_file(store).with_name("partition.metadata")

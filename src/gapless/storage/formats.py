@@ -1,10 +1,9 @@
-"""The small text files of a data folder, in Apache Kafka's formats. Functions from and to bytes; no files here.
+"""The small text files of a data folder, in Apache Kafka's formats: from and to bytes, no files here.
 
 leader-epoch-checkpoint           version, count, then one `epoch offset` per line
 recovery-point-offset-checkpoint  version, count, then one `topic partition offset` per line
-log-start-offset-checkpoint       the same
-partition.metadata                `version: 0` and `topic_id: <base64>`
-meta.properties                   Java properties: version, cluster.id, node.id, directory.id
+log-start-offset-checkpoint       the same partition.metadata                `version: 0` and `topic_id:
+<base64>` meta.properties                   Java properties: version, cluster.id, node.id, directory.id
 .kafka_cleanshutdown              JSON with the broker's epoch
 """
 

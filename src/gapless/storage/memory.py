@@ -1,7 +1,8 @@
 """The log's twin in memory: the same answers as `FileLog`, proven by the same tests, without a disk.
 
-For the core's tests and the simulator. It survives closing and opening again; `MemoryLogStore.power_cut` takes
-away what was not flushed, and setting `MemoryLog.failure` makes a log refuse like one on a broken disk.
+For the core's tests and the simulator. It survives closing and opening again; `MemoryLogStore.power_cut`
+takes away what was not flushed, and setting `MemoryLog.failure` makes a log refuse like one on a broken
+disk.
 """
 
 from __future__ import annotations
@@ -115,9 +116,7 @@ class MemoryLog:
         active = self._segments[-1]
         if not active.batches:
             return False
-        full = rules.is_full(
-            self.config, active.size, active.end_offset - active.base_offset, incoming_bytes
-        )
+        full = rules.is_full(self.config, active.size, active.end_offset - active.base_offset, incoming_bytes)
         first_timestamp = active.batches[0].header.max_timestamp
         if not full and not rules.is_too_old(self.config, first_timestamp, max_timestamp_ms):
             return False
@@ -182,9 +181,7 @@ class MemoryLog:
         """See `core.log.Log`."""
         for batch in self._in_range(before):
             if batch.header.max_timestamp >= timestamp_ms:
-                found = times.first_reaching(
-                    memoryview(batch.data), timestamp_ms, self.start_offset, before
-                )
+                found = times.first_reaching(memoryview(batch.data), timestamp_ms, self.start_offset, before)
                 if found is not None:
                     return found
         return None

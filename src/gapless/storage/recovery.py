@@ -1,12 +1,13 @@
 """Opening a log: what is known to be on disk is believed, what lies above the recovery point is checked.
 
-One way for every kind of stop. Below the recovery point nothing is read but the few headers between the last index
-entry and the point; above it every batch must be whole, follow its predecessor and match its checksum. The first
-that is not so ends the log: it and all behind it are cut, and `Recovery` says how much and why. After a clean stop
-the recovery point is the end, so nothing is checked.
+One way for every kind of stop. Below the recovery point nothing is read but the few headers between the last
+index entry and the point; above it every batch must be whole, follow its predecessor and match its checksum.
+The first that is not so ends the log: it and all behind it are cut, and `Recovery` says how much and why.
+After a clean stop the recovery point is the end, so nothing is checked.
 
-Damage *below* the recovery point is another matter: it was on disk, and is not any more. Cutting would lose what
-may have been acknowledged long ago, so the log is refused with a sentence that says how to accept the loss.
+Damage *below* the recovery point is another matter: it was on disk, and is not any more. Cutting would lose
+what may have been acknowledged long ago, so the log is refused with a sentence that says how to accept the
+loss.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ class Loader:
         return False
 
     def _walk_to(self, segment: Segment, point: int) -> tuple[int, int]:
-        """Note what lies below the recovery point, from the last index entry on; the point's position and offset."""
+        """Note what lies between the last index entry and the recovery point; where the point is."""
         try:
             try:
                 return self._walk_indexed(segment, point)
@@ -261,9 +262,10 @@ class Loader:
     def _refusal(self, found: str, offset: int) -> LogFailed:
         point = self._checkpoint.recovery_point
         return LogFailed(
-            f"{found}, although everything below offset {point} had reached the disk; restore the file from a copy, "
-            f"or, to go on without what is lost, remove this partition's line from {RECOVERY_POINTS_FILE} "
-            f"(what is sound up to about offset {offset} will be kept), then restart the broker"
+            f"{found}, although everything below offset {point} had reached the disk; restore the file from "
+            f"a copy, or, to go on without what is lost, remove this partition's line from "
+            f"{RECOVERY_POINTS_FILE} (what is sound up to about offset {offset} is kept), "
+            "then restart the broker"
         )
 
     # ----------------------------------------------------------------------------------- small files

@@ -1,8 +1,9 @@
 """One segment of a log: a file of batches and its two indexes.
 
 The last segment of a log grows, the others only serve reads. Indexes are never believed blindly: an entry is
-compared with the batch that it points to, and one that lies makes the segment rebuild its indexes from the log.
-The newest batches are remembered, so that readers at the tail cost no read before the one of their data.
+compared with the batch that it points to, and one that lies makes the segment rebuild its indexes from the
+log. The newest batches are remembered, so that readers at the tail cost no read before the one of their
+data.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ T = TypeVar("T")
 
 
 class OpenSegments:
-    """Bounds how many segments hold a descriptor and index tables, over all logs; the longest open goes first."""
+    """Bounds how many segments hold a descriptor and index tables; the longest open gives way first."""
 
     def __init__(self, capacity: int = 256) -> None:
         self._capacity = capacity
@@ -155,7 +156,7 @@ class Segment:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
         if self._unindexed_bytes > self.interval_bytes:
-            # The time first: then the time index is never behind the offset index, whatever a crash leaves of them.
+            # The time first: whatever a crash leaves of them, the time index is never behind the other.
             self._note_time()
             self.offsets.add(last_offset - self.base_offset, position)
             self._unindexed_bytes = 0
@@ -196,7 +197,7 @@ class Segment:
         self.offsets.write_pending()
 
     def seal(self) -> None:
-        """Complete the indexes of a segment that will not grow: its last time entry is its largest timestamp."""
+        """Complete the indexes: the last entry for the time is then the largest timestamp of all."""
         if self._indexes_loaded:
             self._note_time()
             self.write_indexes()
@@ -213,7 +214,7 @@ class Segment:
         return names
 
     def first_batch_timestamp(self) -> int:
-        """The largest timestamp of the first batch, from which the segment's age counts; -1 if there is none."""
+        """The largest timestamp of the first batch, from which the segment's age counts; -1 for none."""
         if self.first_timestamp is None and self.size:
             batch = next(skim(self.open(), 0, self.size, self._probes))
             self.first_timestamp = batch.max_timestamp
@@ -222,7 +223,7 @@ class Segment:
     # ---------------------------------------------------------------------------------------- finding
 
     def locate(self, offset: int) -> tuple[int, int]:
-        """Position and size of the first batch whose last offset is at or after `offset` (below `end_offset`)."""
+        """Position and size of the first batch that ends at or after `offset` (which the segment holds)."""
         recent = self._recent_last
         if recent and offset > self._recent_floor:
             positions = self._recent_positions
@@ -243,7 +244,7 @@ class Segment:
         raise DamagedLog(self.path, self.size, f"it ends before offset {offset}")
 
     def boundary(self, limit: int, start: int) -> int:
-        """The last position at or below `limit` at which a batch ends; `start`, a boundary, is not above `limit`."""
+        """The last end of a batch at or below `limit`; `start` is such a boundary, too."""
         if limit >= self.size:
             return self.size
         positions = self._recent_positions
@@ -297,7 +298,7 @@ class Segment:
     # --------------------------------------------------------------------------------------- by time
 
     def latest(self) -> tuple[int, int]:
-        """The largest timestamp, and the last offset of the first batch that has it; (-1, -1) if there is none."""
+        """The largest timestamp, and the last offset of the first batch that has it; -1 for none."""
         if not self._indexes_loaded:
             self._by_index(lambda: None)
         return self.max_timestamp, self.max_timestamp_offset
@@ -325,8 +326,9 @@ class Segment:
     def _position_by_time(self, timestamp_ms: int, start_offset: int) -> int:
         """From where to walk to the first batch at or after `start_offset` that reaches the timestamp.
 
-        The entry after the last one below the timestamp names a batch that reaches it. Entries of both indexes are
-        made at the same moments, so up to the last offset entry before that batch nothing reached it.
+        The entry after the last one below the timestamp names a batch that reaches it. Entries of both
+        indexes are made at the same moments, so up to the last offset entry before that batch nothing
+        reached it.
         """
         following = self.times.floor(0, timestamp_ms - 1) + 1
         if following < len(self.times):
@@ -387,8 +389,8 @@ class Segment:
     def resume_indexes(self, offset: int, clean: bool) -> int:
         """Take over what can be believed of the indexes below an offset; the position to walk on from.
 
-        After a clean stop they are complete. After any other, what lies beyond the last sync may be anything, and
-        up to `GROUP` entries are missing: they are noted again while walking.
+        After a clean stop they are complete. After any other, what lies beyond the last sync may be
+        anything, and up to `GROUP` entries are missing: they are noted again while walking.
         """
         sizes = disk.file_size(self.offsets.path), disk.file_size(self.times.path)
         relative = offset - self.base_offset
