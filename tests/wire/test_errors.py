@@ -25,8 +25,15 @@ def test_every_code_has_a_name_like_kafka_pythons(number: int, error: type[Excep
 
 @pytest.mark.parametrize(
     ("name", "number"),
-    [("UNKNOWN_SERVER_ERROR", -1), ("NONE", 0), ("CORRUPT_MESSAGE", 2), ("OUT_OF_ORDER_SEQUENCE_NUMBER", 45)]
-    + [("INVALID_RECORD", 87), ("UNKNOWN_TOPIC_ID", 100), ("SHARE_SESSION_LIMIT_REACHED", 133)],
+    [
+        ("UNKNOWN_SERVER_ERROR", -1),
+        ("NONE", 0),
+        ("CORRUPT_MESSAGE", 2),
+        ("OUT_OF_ORDER_SEQUENCE_NUMBER", 45),
+        ("INVALID_RECORD", 87),
+        ("UNKNOWN_TOPIC_ID", 100),
+        ("SHARE_SESSION_LIMIT_REACHED", 133),
+    ],
 )
 def test_well_known_codes_have_their_numbers(name: str, number: int) -> None:
     assert ErrorCode[name] == number
