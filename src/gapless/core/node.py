@@ -335,7 +335,7 @@ class Node:
         try:
             self.store.delete(*name)
         except LogFailed as error:
-            # The topic is gone all the same: what is left of it is told, and moved aside if its name comes back.
+            # The topic is gone all the same; what is left is told, and moved aside if the name comes back.
             self.failed_partitions[name] = str(error)
 
     def _reconfigure(self, resources: Collection[tuple[int, str]]) -> None:
