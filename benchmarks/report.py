@@ -69,6 +69,8 @@ def show(results: Results, console: Console) -> None:
         console.print(
             f"cost grows with the log's size: {', '.join(grown)}" if grown else "cost is flat in log size: ok"
         )
+    if results.settings["small"]:
+        console.print("small sizes, and Apache Kafka not warm: this shows that all works, and nothing else")
     short = [cell for cell in results.cells if cell.verdict() == "short"]
     for cell in short:
         console.print(f"short of its target: {cell.step.title}, {cell.figure.label}", highlight=False)
