@@ -104,7 +104,7 @@ class Partition:
 
     # ------------------------------------------------------------------------------------------ writing
 
-    def append(self, payload: memoryview, acks: int, now_ms: int) -> Appended:
+    def append(self, payload: memoryview, acks: int, now_ms: int, produce_version: int = 13) -> Appended:
         """Append what a producer sent, after every check that Kafka makes of it."""
         if not self.is_leader:
             raise RefusedBatch(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not lead the partition")
@@ -115,8 +115,9 @@ class Partition:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.isr)} in sync, min.insync.replicas={self.config.min_insync_replicas}",
             )
+        self._check_size(len(payload))
         try:
-            batches = check_batches(payload)
+            batches = check_batches(payload, produce_version)
             payload, batches = self._convert(payload, batches)
         except InvalidBatch as error:
             raise RefusedBatch(error.code, str(error)) from error
@@ -138,19 +139,23 @@ class Partition:
         converted = memoryview(bytearray(b"".join(recompress(payload, batch, codec) for batch in batches)))
         return converted, check_batches(converted)
 
-    def _check_limits(self, payload: memoryview, batches: list[BatchHeader], now_ms: int) -> None:
+    def _check_size(self, size_bytes: int) -> None:
         config = self.config
-        if len(payload) > config.segment_bytes:
+        if size_bytes > config.max_message_bytes:
+            raise RefusedBatch(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{size_bytes} bytes exceed max.message.bytes {config.max_message_bytes}",
+            )
+        if size_bytes > config.segment_bytes:
             raise RefusedBatch(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"{len(payload)} bytes exceed segment.bytes {config.segment_bytes}",
+                f"{size_bytes} bytes exceed segment.bytes {config.segment_bytes}",
             )
+
+    def _check_limits(self, payload: memoryview, batches: list[BatchHeader], now_ms: int) -> None:
+        config = self.config
+        self._check_size(len(payload))
         for batch in batches:
-            if batch.size_bytes > config.max_message_bytes:
-                raise RefusedBatch(
-                    ErrorCode.MESSAGE_TOO_LARGE,
-                    f"{batch.size_bytes} bytes exceed max.message.bytes {config.max_message_bytes}",
-                )
             if batch.is_transactional:
                 raise RefusedBatch(
                     ErrorCode.INVALID_TXN_STATE, "no transaction of this producer is open here"

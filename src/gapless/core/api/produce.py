@@ -74,7 +74,7 @@ def produce(node: Node, request: Request) -> Any | None:
     """Append everything at once; wait only if something is not safe yet."""
     body: ProduceRequest = request.body
     unsettled: list[_Unsettled] = []
-    response = ProduceResponse([_append_topic(node, body, topic, unsettled) for topic in body.topics])
+    response = ProduceResponse([_append_topic(node, request, topic, unsettled) for topic in body.topics])
     body.topics = []  # the records are in the log: a request that waits must not hold them
     if body.acks == 0:
         _answer_nothing(node, request, response)
@@ -87,12 +87,12 @@ def produce(node: Node, request: Request) -> Any | None:
 
 
 def _append_topic(
-    node: Node, body: ProduceRequest, asked: ProduceTopic, unsettled: list[_Unsettled]
+    node: Node, request: Request, asked: ProduceTopic, unsettled: list[_Unsettled]
 ) -> ProduceTopicResult:
     topic = node.topic(asked.name, asked.topic_id)
     results = []
     for part in asked.partitions:
-        if body.acks not in (-1, 0, 1):
+        if request.body.acks not in (-1, 0, 1):
             result = ProducePartitionResult(part.partition, ErrorCode.INVALID_REQUIRED_ACKS)
         elif topic is None:
             missing = (
@@ -100,14 +100,15 @@ def _append_topic(
             )
             result = ProducePartitionResult(part.partition, missing)
         else:
-            result = _append(node, topic.name, part, body.acks, unsettled)
+            result = _append(node, request, topic.name, part, unsettled)
         results.append(result)
     return ProduceTopicResult(asked.name, asked.topic_id, results)
 
 
 def _append(
-    node: Node, topic: str, part: ProducePartition, acks: int, unsettled: list[_Unsettled]
+    node: Node, request: Request, topic: str, part: ProducePartition, unsettled: list[_Unsettled]
 ) -> ProducePartitionResult:
+    acks = request.body.acks
     partition = node.partitions.get((topic, part.partition))
     if partition is None:
         return ProducePartitionResult(part.partition, node.absence(topic, part.partition))
@@ -115,7 +116,7 @@ def _append(
     try:
         if part.payload is None:
             raise RefusedBatch(ErrorCode.INVALID_RECORD, "the request holds no records")
-        appended = partition.append(part.payload, acks, node.now_ms)
+        appended = partition.append(part.payload, acks, node.now_ms, request.header.api_version)
     except RefusedBatch as refusal:
         leader = None
         if refusal.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
