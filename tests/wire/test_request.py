@@ -246,7 +246,7 @@ def test_an_integer_that_never_ends_is_refused_at_once() -> None:
 def test_tagged_fields_by_the_ten_thousand_take_linear_time() -> None:
     """kafka-python copies the rest of the message for each: this request would make it move 15 GB."""
     topic = b"\x00" * 16 + b"\x02t" + b"\x01\x09\x01x"
-    count = 40_000
+    count = 30_000
     body = struct.pack(">BBB", 0x80 | (count + 1) & 0x7F, 0x80 | (count + 1) >> 7 & 0x7F, count + 1 >> 14)
     frame = body + topic * count + b"\x00\x00\x00"
     received = decode_bare(3, 12, frame)
