@@ -389,10 +389,8 @@ class TopicConfig:
     index_interval_bytes: int
     file_delete_delay_ms: int
 
-    @property
-    def flush_before_ack(self) -> bool:
-        """Whether a record counts as written only once it is on stable storage."""
-        return self.flush_messages == 1
+    flush_before_ack: bool
+    """Whether a record counts as written only once it is on stable storage."""
 
 
 class Settings:
@@ -467,4 +465,5 @@ class Settings:
             segment_ms=value("segment.ms"),
             index_interval_bytes=value("index.interval.bytes"),
             file_delete_delay_ms=value("file.delete.delay.ms"),
+            flush_before_ack=value("flush.messages") == 1,
         )

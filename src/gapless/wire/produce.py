@@ -1,7 +1,7 @@
 """Produce, versions 3 to 13: requests decoded without copying records, replies encoded.
 
 The payload of a partition is a writable view of the request's frame; nothing in it has been checked
-(see `batch.check_batches`). From version 13 on a topic is named by its id and its name is None; before,
+(see `batch.check_batch`). From version 13 on a topic is named by its id and its name is None; before,
 it is the other way round.
 """
 
