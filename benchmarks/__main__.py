@@ -82,6 +82,7 @@ def run(sizes: Sizes, *, rounds: int, only: list[str] | None, with_peer: bool) -
         "rounds": rounds,
         "order": "A B, B A, … one broker at a time, fresh data each",
         "took_s": round(time.monotonic() - began_s),
+        "small": sizes != FULL,
         "sizes": asdict(sizes),
     }
     return report.Results(machine.describe(with_peer=with_peer), settings, harness.cells, rows)

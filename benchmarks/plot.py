@@ -27,7 +27,7 @@ text { font: 12px system-ui, sans-serif; fill: #24292f; }
 .faint { fill: #57606a; }
 .grid { stroke: #d0d7de; }
 .parity { stroke: #57606a; stroke-width: 1.5; }
-.target { stroke: #57606a; stroke-width: 2; }
+.target { stroke: #57606a; stroke-width: 3; }
 .ok { stroke: #1a7f37; fill: #1a7f37; }
 .short { stroke: #cf222e; fill: #cf222e; }
 line.ok, line.short { stroke-width: 2; }
@@ -78,6 +78,9 @@ def draw(cells: Sequence[Cell]) -> str | None:
         for cell in members:
             parts += _row(cell, axis, y + _ROW_HEIGHT / 2)
             y += _ROW_HEIGHT
+    parts.append(
+        _text(8, y + 18, "dot: median of the rounds · line: lowest to highest · mark: target", "faint")
+    )
     height = y + _AXIS_HEIGHT
     return "\n".join([_opening(height), *_grid(axis, y), *parts, "</svg>", ""])
 

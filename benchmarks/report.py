@@ -69,6 +69,8 @@ def show(results: Results, console: Console) -> None:
         console.print(
             f"cost grows with the log's size: {', '.join(grown)}" if grown else "cost is flat in log size: ok"
         )
+    if results.settings["small"]:
+        console.print("small sizes, and Apache Kafka not warm: this shows that all works, and nothing else")
     short = [cell for cell in results.cells if cell.verdict() == "short"]
     for cell in short:
         console.print(f"short of its target: {cell.step.title}, {cell.figure.label}", highlight=False)
@@ -77,7 +79,7 @@ def show(results: Results, console: Console) -> None:
 def _table(plain: bool, *columns: str) -> Table:
     table = Table(box=None if plain else box.SIMPLE_HEAD, pad_edge=False)
     for position, column in enumerate(columns):
-        table.add_column(column, justify="left" if position == 0 else "right", no_wrap=position > 0)
+        table.add_column(column, justify="left" if position == 0 else "right")
     return table
 
 
@@ -108,13 +110,23 @@ def _ratio(ratio: Summary) -> str:
     return f"{ratio.median:.2f} ({ratio.lowest:.2f}–{ratio.highest:.2f})"
 
 
+_COUNTERS = (
+    ("log reads/op", "log_reads", "log_bytes"),
+    ("index reads/op", "index_reads", "index_bytes"),
+    ("writes/op", "writes", "written_bytes"),
+)
+
+
+def _log_size_columns(row: LogSizeRow) -> list[str]:
+    """Operation, size, time, and each counter with its bytes."""
+    counters = [f"{row.counters[count]:.2f} ({row.counters[size]:,.0f} B)" for _, count, size in _COUNTERS]
+    return [row.operation, f"{row.size_mb:,} MB", spread(row.time_us, "µs"), *counters]
+
+
 def _log_size_table(rows: Sequence[LogSizeRow], *, plain: bool) -> Table:
-    counters = list(rows[0].counters)
-    headings = [f"{name.replace('_', ' ')}/op" for name in counters]
-    table = _table(plain, "cost by log size", "log size", "time/op", *headings)
+    table = _table(plain, "cost by log size", "log size", "time/op", *(heading for heading, *_ in _COUNTERS))
     for row in sorted(rows, key=lambda row: row.operation):
-        values = [f"{row.counters[name]:.2f}" for name in counters]
-        table.add_row(row.operation, f"{row.size_mb:,} MB", spread(row.time_us, "µs"), *values)
+        table.add_row(*_log_size_columns(row))
     return table
 
 
@@ -129,13 +141,14 @@ def markdown(results: Results) -> str:
         for cell in results.cells
     ]
     if results.log_sizes:
-        counters = list(results.log_sizes[0].counters)
-        names = [f"{name.replace('_', ' ')}/op" for name in counters]
-        lines += ["", f"| operation | log size | time/op | {' | '.join(names)} |"]
-        lines.append("|---|--:|--:|" + "--:|" * len(counters))
+        headings = " | ".join(heading for heading, *_ in _COUNTERS)
+        lines += [
+            "",
+            f"| operation | log size | time/op | {headings} |",
+            "|---|--:|--:|" + "--:|" * len(_COUNTERS),
+        ]
         for row in sorted(results.log_sizes, key=lambda row: row.operation):
-            values = " | ".join(f"{row.counters[name]:.2f}" for name in counters)
-            lines.append(f"| {row.operation} | {row.size_mb:,} MB | {spread(row.time_us, 'µs')} | {values} |")
+            lines.append(f"| {' | '.join(_log_size_columns(row))} |")
     return "\n".join(lines) + "\n"
 
 

@@ -60,9 +60,13 @@ class Session:
         self._broker.prepare()
         job = FirstAck(self._broker.bootstrap, "first", _TOPIC_TIMEOUT_S)
         with _client(job) as client:
-            _expect_waiting(client)
-            launched_at_s = time.monotonic()
-            self._broker.start()
+            try:
+                _expect_waiting(client)
+                launched_at_s = time.monotonic()
+                self._broker.start()
+            except BaseException:
+                client.kill()
+                raise
             self._started = True
             return _answer_of(job, client)["acked_at_s"] - launched_at_s
 

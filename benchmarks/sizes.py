@@ -10,6 +10,7 @@ class Sizes:
     """Counts are records unless their name says otherwise."""
 
     warm_up: int = 300_000
+    warm_up_requests: int = 20_000
     produce_100: int = 1_000_000
     produce_1000: int = 500_000
     produce_16k: int = 500_000
@@ -30,6 +31,7 @@ FULL = Sizes()
 
 QUICK = Sizes(
     warm_up=50_000,
+    warm_up_requests=2_000,
     produce_100=100_000,
     produce_1000=50_000,
     produce_16k=50_000,
@@ -45,6 +47,7 @@ QUICK = Sizes(
 
 TINY = Sizes(
     warm_up=200,
+    warm_up_requests=20,
     produce_100=2_000,
     produce_1000=500,
     produce_16k=1_000,

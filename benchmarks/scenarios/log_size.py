@@ -30,7 +30,12 @@ BATCH_BYTES = 16 * 1024
 READ_BYTES = 64 * 1024
 _RECORD_OVERHEAD_BYTES = 12
 _LONGEST_STRETCH = 1.1
-"""A counter is flat if it is at most a tenth larger on the largest log than on the smallest."""
+_SLACK = 0.02
+_SLACK_BYTES = 32
+"""A counter is flat if it is at most a tenth larger on the largest log than on the smallest.
+
+The slack is for what else this process writes meanwhile: its progress.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,7 @@ def grown_counters(rows: Sequence[LogSizeRow]) -> list[str]:
         grown += [
             f"{operation}: {name}"
             for name, value in last.counters.items()
-            if value > first.counters[name] * _LONGEST_STRETCH
+            if value > first.counters[name] * _LONGEST_STRETCH + (_SLACK_BYTES if "bytes" in name else _SLACK)
         ]
     return grown
 

@@ -35,5 +35,5 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, line: str, complaint: 
 
 
 def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read .*nowhere"):
+    with pytest.raises(UsageError, match=r"cannot read .*nowhere"):
         read_settings(tmp_path / "nowhere")

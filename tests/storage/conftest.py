@@ -53,7 +53,8 @@ def store(tmp_path: Path) -> Iterator[FileLogStore]:
 
 @pytest.fixture
 def tiny_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a short log use all levels of its index: groups of 2 entries, blocks of 3, 4 remembered batches."""
+    """Make a short log use all levels of its index: groups of 2, blocks of 3, 4 remembered batches."""
     monkeypatch.setattr(segment, "GROUP", 2)
     monkeypatch.setattr(segment, "_RECENT", 4)
+    monkeypatch.setattr(segment, "_LONG_WALK_BYTES", 0)
     monkeypatch.setattr(index, "BLOCK_BYTES", 24)

@@ -50,7 +50,9 @@ def append(log: Log, *batches: bytes | bytearray) -> bool:
     return rolled
 
 
-def append_one(log: Log, timestamps: Sequence[int] = (1000,), *, value: bytes = b"value", epoch: int = 0) -> bytes:
+def append_one(
+    log: Log, timestamps: Sequence[int] = (1000,), *, value: bytes = b"value", epoch: int = 0
+) -> bytes:
     """Append one batch at the log's end; its bytes."""
     batch = make_batch(log.end_offset, timestamps, value=value, epoch=epoch)
     append(log, batch)

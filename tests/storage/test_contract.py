@@ -59,9 +59,23 @@ def test_everything_survives_a_restart(medium: Medium, clean: bool) -> None:
     log = medium.open()
     written = fill(log, 80)
     append_one(log, (5000,), epoch=3)
-    before = (log.start_offset, log.end_offset, log.size_bytes, log.latest_epoch, log.segments(), read_all(log))
+    before = (
+        log.start_offset,
+        log.end_offset,
+        log.size_bytes,
+        log.latest_epoch,
+        log.segments(),
+        read_all(log),
+    )
     log = medium.reopen(clean=clean)
-    after = (log.start_offset, log.end_offset, log.size_bytes, log.latest_epoch, log.segments(), read_all(log))
+    after = (
+        log.start_offset,
+        log.end_offset,
+        log.size_bytes,
+        log.latest_epoch,
+        log.segments(),
+        read_all(log),
+    )
     assert after == before
     written.append(append_one(log, (6000,), epoch=4))
     assert log.end_of_epoch(3) == (3, 81)
@@ -206,7 +220,9 @@ def test_the_headers_from_an_offset_are_those_of_all_later_batches(medium: Mediu
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-def test_truncation_forgets_the_batch_that_holds_the_offset_and_all_later(medium: Medium, reopened: bool) -> None:
+def test_truncation_forgets_the_batch_that_holds_the_offset_and_all_later(
+    medium: Medium, reopened: bool
+) -> None:
     log = medium.open()
     batches = [append_one(log, (1000 + i, 1000 + i)) for i in range(60)]
     for offset, end in ((119, 118), (80, 80), (41, 40), (3, 2)):

@@ -1,11 +1,11 @@
-"""Random lives of a log: the one on files, its twin in memory and a plain list must agree after every step."""
+"""Random lives of a log: the one on files, its twin in memory and a plain list must always agree."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -44,6 +44,7 @@ class LogLife(RuleBasedStateMachine):
         self.patches = [
             patch.object(segment, "GROUP", 2),
             patch.object(segment, "_RECENT", 4),
+            patch.object(segment, "_LONG_WALK_BYTES", 1200),  # more than any interval used here
             patch.object(index, "BLOCK_BYTES", 24),
         ]
         for each in self.patches:
@@ -79,7 +80,11 @@ class LogLife(RuleBasedStateMachine):
 
     # --------------------------------------------------------------------------------------- changes
 
-    @rule(times=st.lists(TIMES, min_size=1, max_size=4), new_epoch=st.booleans(), size=st.sampled_from([1, 40, 200]))
+    @rule(
+        times=st.lists(TIMES, min_size=1, max_size=4),
+        new_epoch=st.booleans(),
+        size=st.sampled_from([1, 40, 200]),
+    )
     def append(self, times: list[list[int]], new_epoch: bool, size: int) -> None:
         self.epoch += new_epoch
         made = []
@@ -175,11 +180,18 @@ class LogLife(RuleBasedStateMachine):
 
     # --------------------------------------------------------------------------------------- promises
 
-    @rule(fraction=FRACTION, width=st.integers(0, 20), max_bytes=st.integers(0, 1500), at_least_one=st.booleans())
+    @rule(
+        fraction=FRACTION,
+        width=st.integers(0, 20),
+        max_bytes=st.integers(0, 1500),
+        at_least_one=st.booleans(),
+    )
     def read(self, fraction: float, width: int, max_bytes: int, at_least_one: bool) -> None:
         offset = self.offset(fraction)
         before = offset + width
-        from_file, from_memory = (contents(log.read(offset, max_bytes, before, at_least_one)) for log in self.logs)
+        from_file, from_memory = (
+            contents(log.read(offset, max_bytes, before, at_least_one)) for log in self.logs
+        )
         assert from_file == from_memory
         there = [batch for batch in self.batches if batch.next > offset and batch.next <= before]
         got = parse_all(from_file)
@@ -239,16 +251,16 @@ class LogLife(RuleBasedStateMachine):
         assert file.flushed_offset <= self.end
 
 
-TestLogLife = LogLife.TestCase
-TestLogLife.settings = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
-
-
-@pytest.mark.soak
-class TestLongLogLife(LogLife.TestCase):
-    """The same for minutes."""
-
-    settings = settings(
-        max_examples=3000, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck)
+def lives(examples: int, steps: int) -> Any:
+    """A test case that tries so many of them."""
+    chosen = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
     )
+    return type("Lives", (LogLife.TestCase,), {"settings": chosen})
+
+
+TestLogLife = lives(80, 40)
+TestLongLogLife = pytest.mark.soak(lives(3000, 80))

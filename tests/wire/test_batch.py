@@ -15,7 +15,7 @@ from gapless.wire.batch import (
     HEADER_SIZE,
     BatchHeader,
     InvalidBatch,
-    check_batches,
+    check_batch,
     is_intact,
     parse_header,
     stamp,
@@ -127,10 +127,10 @@ def test_an_intact_batch_is_told_from_a_damaged_one() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_batch_gets_the_error_that_kafka_gives_or_a_better_one(case: Case) -> None:
     if case.ours == ErrorCode.NONE:
-        assert check_batches(memoryview(case.payload))
+        assert check_batch(memoryview(case.payload))
         return
     with pytest.raises(InvalidBatch) as raised:
-        check_batches(memoryview(case.payload))
+        check_batch(memoryview(case.payload))
     assert raised.value.code == case.ours
     assert str(raised.value)
 
@@ -138,22 +138,22 @@ def test_a_batch_gets_the_error_that_kafka_gives_or_a_better_one(case: Case) -> 
 def test_zstd_is_refused_before_version_7_as_by_kafka() -> None:
     payload = memoryview(three_records(Compression.ZSTD))
     with pytest.raises(InvalidBatch) as raised:
-        check_batches(payload, produce_version=6)
+        check_batch(payload, produce_version=6)
     assert raised.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    assert check_batches(payload, produce_version=7)
+    assert check_batch(payload, produce_version=7)
 
 
 def test_checking_returns_the_header() -> None:
-    assert check_batches(memoryview(GOOD)) == [parse_header(GOOD, 0)]
+    assert check_batch(memoryview(GOOD)) == parse_header(GOOD, 0)
 
 
 def test_a_decompression_bomb_is_neither_opened_nor_walked(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = build_batch(values([3_000_000]), compression=Compression.ZSTD)
     lying = memoryview(counted(bytes(bomb), 7))
     with pytest.raises(InvalidBatch, match="batch ends before record 1"):
-        check_batches(lying)
+        check_batch(lying)
     monkeypatch.setattr(batch_module, "MAX_OPENED_BYTES", 1_000_000)
-    assert check_batches(lying)[0].record_count == 7
+    assert check_batch(lying).record_count == 7
 
 
 @given(st.binary(max_size=200))
@@ -161,7 +161,7 @@ def test_a_decompression_bomb_is_neither_opened_nor_walked(monkeypatch: pytest.M
 @example(b"\xff" * 61)
 def test_arbitrary_bytes_are_checked_without_harm(payload: bytes) -> None:
     with pytest.raises(InvalidBatch):
-        check_batches(memoryview(payload))
+        check_batch(memoryview(payload))
 
 
 @given(codec=st.integers(0, 4), seed=st.integers(0, 30), data=st.data())
@@ -177,7 +177,7 @@ def test_mutated_batches_are_checked_without_harm(codec: int, seed: int, data: s
         payload[16] = 2
         payload = bytearray(changed(payload, 21, ">h", codec))
     try:
-        (header,) = check_batches(memoryview(payload))
+        header = check_batch(memoryview(payload))
     except InvalidBatch:
         return
     assert header.size_bytes == len(payload)

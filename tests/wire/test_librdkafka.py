@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from gapless.wire.apis import ApiKey
-from gapless.wire.batch import check_batches
+from gapless.wire.batch import check_batch
 from gapless.wire.frames import FrameReader
 from gapless.wire.messages import ApiVersionsResponse, MetadataResponse
 from gapless.wire.produce import ProducePartitionResult, ProduceRequest, ProduceResponse, ProduceTopicResult
@@ -129,7 +129,7 @@ def test_batches_of_librdkafka_are_accepted_and_read(codec: str) -> None:
         assert producer.flush(30) == 0
     received: list[Record] = []
     for payload in broker.payloads:
-        (batch,) = check_batches(memoryview(payload))
+        batch = check_batch(memoryview(payload))
         assert batch.compression == CODECS[codec]
         received += iterate_records(payload, batch)
     assert [record._replace(offset=0) for record in received] == sent

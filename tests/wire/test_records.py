@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kafka.record import MemoryRecords
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from gapless.wire.batch import HEADER_SIZE, InvalidBatch, check_batches, parse_header
+from gapless.wire.batch import HEADER_SIZE, InvalidBatch, check_batch, parse_header
 from gapless.wire.compression import Compression, NotDecompressible, OutputTooLarge, compress, decompress
 from gapless.wire.errors import ErrorCode
 from gapless.wire.records import CODECS, Record, build_batch, iterate_records, recompress
@@ -48,7 +48,7 @@ def read(batch: bytes | bytearray) -> list[Record]:
 @pytest.mark.parametrize("codec", ALL_CODECS)
 def test_our_batches_are_read_by_ourselves_and_by_kafka_python(codec: Compression) -> None:
     batch = build_batch(SAMPLE, compression=codec)
-    check_batches(memoryview(batch))
+    check_batch(memoryview(batch))
     assert read(batch) == SAMPLE
     assert read_by_kafka_python(batch) == SAMPLE
 
@@ -60,7 +60,7 @@ def test_batches_of_kafka_python_are_accepted_and_read(codec: Compression) -> No
         builder.append(record.timestamp_ms, record.key, record.value, list(record.headers))
     builder.close()
     payload = bytes(builder.buffer())
-    assert check_batches(memoryview(payload))[0].record_count == len(SAMPLE)
+    assert check_batch(memoryview(payload)).record_count == len(SAMPLE)
     assert read(payload) == SAMPLE
 
 
@@ -70,7 +70,7 @@ def test_batches_of_aiokafka_are_accepted_and_read(codec: Compression) -> None:
     for record in SAMPLE:
         builder.append(record.offset, record.timestamp_ms, record.key, record.value, list(record.headers))
     payload = bytes(builder.build())
-    assert check_batches(memoryview(payload))[0].record_count == len(SAMPLE)
+    assert check_batch(memoryview(payload)).record_count == len(SAMPLE)
     assert read(payload) == SAMPLE
 
 
@@ -115,7 +115,7 @@ def test_what_goes_in_comes_out(records: list[Any], codec: Compression) -> None:
         Record(offset, timestamp, key, value, tuple(headers))
         for offset, (timestamp, key, value, headers) in enumerate(records)
     ]
-    assert check_batches(memoryview(batch))[0].max_timestamp == max(record[0] for record in records)
+    assert check_batch(memoryview(batch)).max_timestamp == max(record[0] for record in records)
     assert read_by_kafka_python(batch) == read(batch)
 
 
@@ -126,7 +126,7 @@ def test_recompressing_keeps_all_but_the_codec(before: Compression, after: Compr
     )
     padded = b"before" + bytes(batch)
     converted = recompress(padded, parse_header(padded, 6), after)
-    (header,) = check_batches(memoryview(converted))
+    header = check_batch(memoryview(converted))
     assert header.compression == after
     assert read(converted) == SAMPLE
     kept = {
@@ -157,7 +157,7 @@ def test_a_control_batch_can_be_built_but_not_sent() -> None:
     marker = build_batch([(5, b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x00")], control=True, producer_id=3)
     assert parse_header(marker, 0).is_control
     with pytest.raises(InvalidBatch, match="control"):
-        check_batches(memoryview(marker))
+        check_batch(memoryview(marker))
 
 
 def test_reading_needs_the_whole_batch() -> None:

@@ -171,10 +171,12 @@ def test_tagged_fields_in_a_header_are_skipped() -> None:
     assert decode(memoryview(head + body)).group_id == "g"
 
 
-def test_bytes_after_a_request_are_malformed() -> None:
-    frame = bytes(request_frame(MetadataRequest(topics=None), 12)) + b"\x00"
-    with pytest.raises(MalformedMessage, match="1 bytes follow"):
-        decode(memoryview(frame))
+def test_bytes_after_a_request_are_ignored_as_kafka_does() -> None:
+    # As librdkafka 2.16 asks for all topics: the array's length in four bytes where one is meant.
+    header = bytes.fromhex("0003000d00000003000772646b61666b6100")
+    request = decode(memoryview(header + bytes.fromhex("00000000010000")))
+    assert isinstance(request, MetadataRequest)
+    assert request.topics is None
 
 
 def test_a_version_that_does_not_exist_is_malformed_and_not_remembered() -> None:
@@ -244,7 +246,7 @@ def test_an_integer_that_never_ends_is_refused_at_once() -> None:
 def test_tagged_fields_by_the_ten_thousand_take_linear_time() -> None:
     """kafka-python copies the rest of the message for each: this request would make it move 15 GB."""
     topic = b"\x00" * 16 + b"\x02t" + b"\x01\x09\x01x"
-    count = 40_000
+    count = 30_000
     body = struct.pack(">BBB", 0x80 | (count + 1) & 0x7F, 0x80 | (count + 1) >> 7 & 0x7F, count + 1 >> 14)
     frame = body + topic * count + b"\x00\x00\x00"
     received = decode_bare(3, 12, frame)

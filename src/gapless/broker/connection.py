@@ -31,6 +31,8 @@ MAX_PLAIN_REQUEST_BYTES = 1024 * 1024
 """Of any request but Produce: what it decodes to must not be much larger than what was sent."""
 CHUNK_BYTES = 256 * 1024
 WRITE_BUFFER_BYTES = 1024 * 1024
+TURN_S = 0.01
+"""How long one connection's requests are worked on before the others get their turn."""
 PRODUCE = int(ApiKey.PRODUCE)
 
 
@@ -96,10 +98,11 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_started = None
         elif frames or self._frame_started is None:
             self._frame_started = self._last_active
+        self._frames.extend(frames)
         if frames:
-            self._frames.extend(frames)
             self._take_frames()
-        self.shell.note_held(self)
+        else:
+            self.shell.note_held(self)
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -118,10 +121,17 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._taking = True
         frames = self._frames
+        turn_ends = monotonic() + TURN_S
         while frames and not self.closed and self._may_take(frames[0]):
             self._on_frame(frames.popleft())
+            if frames and monotonic() > turn_ends:
+                self.shell.call_soon(self._take_frames)  # a long pipeline must not keep others waiting
+                break
         self._taking = False
-        if self._transport is None or self.closed or bool(frames) == self._reading_paused:
+        if self._transport is None or self.closed:
+            return
+        self.shell.note_held(self)
+        if bool(frames) == self._reading_paused:
             return
         self._reading_paused = bool(frames)
         if self._reading_paused:
@@ -182,7 +192,11 @@ class Connection(asyncio.BufferedProtocol):
                 break
             del pending[first]
             if waiting.message is not None:
-                self._outgoing.extend(encode_reply(first.header, waiting.message))
+                try:
+                    self._outgoing.extend(encode_reply(first.header, waiting.message))
+                except Exception as error:  # noqa: BLE001 - the encoder is kafka-python's; it raises what it likes
+                    self.shell.request_failed(first, error)
+                    return
             self.shell.metrics.answered(first.header.api_key, waiting.arrived)
         self._pump()
         if self._frames:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ class _Latency:
     __slots__ = ("buckets", "count", "sum_s")
 
     def __init__(self) -> None:
-        self.buckets = [0] * len(LATENCY_BUCKETS_S)
+        self.buckets = [0] * (len(LATENCY_BUCKETS_S) + 1)  # the last is beyond them all
         self.count = 0
         self.sum_s = 0.0
 
@@ -43,10 +44,7 @@ class Metrics:
         took_s = monotonic() - arrived
         latency.count += 1
         latency.sum_s += took_s
-        for index, bound in enumerate(LATENCY_BUCKETS_S):
-            if took_s <= bound:
-                latency.buckets[index] += 1
-                break
+        latency.buckets[bisect_left(LATENCY_BUCKETS_S, took_s)] += 1
 
     def render_latency(self) -> Iterator[str]:
         """The latency histograms in Prometheus' text format."""
@@ -55,7 +53,7 @@ class Metrics:
         for api_key, latency in sorted(self._latency.items()):
             api = ApiKey(api_key).name.lower()
             total = 0
-            for bound, count in zip(LATENCY_BUCKETS_S, latency.buckets, strict=True):
+            for bound, count in zip(LATENCY_BUCKETS_S, latency.buckets[:-1], strict=True):
                 total += count
                 yield f'gapless_request_seconds_bucket{{api="{api}",le="{bound}"}} {total}'
             yield f'gapless_request_seconds_bucket{{api="{api}",le="+Inf"}} {latency.count}'

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
@@ -101,10 +102,7 @@ class Shell:
                 # A broken rule must stop the broker, not leave it half alive; what it acknowledged is safe.
                 self.fail(error)
                 raise
-            # A request that a handler cannot cope with costs its sender the connection, and nobody else.
-            log.exception("request %s failed", event.header)
-            if event.connection in self.connections:
-                self.connections[event.connection].close(f"the request failed: {error!r}")
+            self.request_failed(event, error)
             return
         for effect in effects:
             match effect:
@@ -119,6 +117,12 @@ class Shell:
                 case Close(number, reason):
                     if number in self.connections:
                         self.connections[number].close(reason)
+
+    def request_failed(self, request: Request, error: Exception) -> None:
+        """A request that cannot be coped with costs its sender the connection, and nobody else anything."""
+        log.error("request %s failed", request.header, exc_info=error)
+        if request.connection in self.connections:
+            self.connections[request.connection].close(f"the request failed: {error!r}")
 
     def fail(self, error: BaseException) -> None:
         """Remember why the broker has to stop."""
@@ -227,6 +231,10 @@ class Shell:
             slowest = min(holders, key=lambda holder: holder.stalled_since())
             self._held_total -= self._held.pop(slowest.number)
             slowest.close(f"requests still arriving exceed queued.max.request.bytes={self._held_budget}")
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Go on with something after everybody else had a turn."""
+        self._loop.call_soon(callback)
 
     def log_refusal(self, connection: Connection, reason: str) -> None:
         """One line per connection that was cut, but not as many as a hostile client could cause."""

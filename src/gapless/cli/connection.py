@@ -6,7 +6,6 @@ answer raises `Unreachable` within `PATIENCE_S`, with the reason that librdkafka
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from gapless.errors import GaplessError, Unreachable, UsageError
+from gapless.testing.quiet import quiet_logger
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 PATIENCE_S = 10.0
@@ -113,7 +113,7 @@ class Connection:
             "bootstrap.servers": self.bootstrap,
             "error_cb": self._errors.append,
             # librdkafka's own log lines would go to stderr; what matters of them reaches error_cb as well.
-            "logger": _quiet_logger(),
+            "logger": quiet_logger(),
         }
         try:
             client = kind(configuration)
@@ -155,13 +155,6 @@ def _reason(error: KafkaError) -> str:
     text = error.str().split(" (after ")[0]
     text = text.partition("/bootstrap: ")[2] or text
     return text.rpartition(" failed: ")[2] if text.startswith("Connect to ") else text
-
-
-def _quiet_logger() -> logging.Logger:
-    logger = logging.getLogger("gapless.librdkafka")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 TOPIC, BROKER = 2, 4  # Kafka's codes for config resources
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
+MAX_VALUE_CHARACTERS = 1000
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 
@@ -47,6 +48,12 @@ class Synonym(NamedTuple):
     name: str
     factor: int = 1
 
+    def scaled(self, text: str) -> str:
+        """The topic setting's value. -1 means "no limit" in every unit, and so does more than fits."""
+        if self.factor == 1 or int(text) < 0:
+            return text
+        return str(min(LONG_MAX, int(text) * self.factor))
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -63,6 +70,11 @@ class Key:
 
     def parse(self, text: str) -> Any:
         """The typed value of `text`; raises `InvalidConfig`."""
+        if len(text) > MAX_VALUE_CHARACTERS:
+            raise InvalidConfig(
+                f"Invalid value for configuration {self.name}: it has {len(text)} characters, "
+                f"at most {MAX_VALUE_CHARACTERS} are allowed"
+            )
         try:
             value = _PARSERS[self.kind](text.strip())
         except ValueError:
@@ -405,10 +417,8 @@ class TopicConfig:
     index_interval_bytes: int
     file_delete_delay_ms: int
 
-    @property
-    def flush_before_ack(self) -> bool:
-        """Whether a record counts as written only once it is on stable storage."""
-        return self.flush_messages == 1
+    flush_before_ack: bool
+    """Whether a record counts as written only once it is on stable storage."""
 
 
 class Settings:
@@ -455,10 +465,7 @@ class Settings:
         for values, source in layers:
             for synonym in key.synonyms:
                 if synonym.name in values:
-                    text = values[synonym.name]
-                    yield Found(
-                        text if synonym.factor == 1 else str(int(text) * synonym.factor), source, synonym.name
-                    )
+                    yield Found(synonym.scaled(values[synonym.name]), source, synonym.name)
         yield Found(key.default, Source.DEFAULT, key.synonyms[0].name)
 
     def topic_config(
@@ -486,4 +493,5 @@ class Settings:
             segment_ms=value("segment.ms"),
             index_interval_bytes=value("index.interval.bytes"),
             file_delete_delay_ms=value("file.delete.delay.ms"),
+            flush_before_ack=value("flush.messages") == 1,
         )

@@ -8,7 +8,7 @@ written by the shell's journal, and take effect when they come back as `Committe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from heapq import heappop, heappush
 from typing import Any
 from uuid import UUID
@@ -302,6 +302,7 @@ class Node:
         self._propose_next()
 
     def _replay(self, records: list[MetadataRecord]) -> None:
+        reconfigured: dict[tuple[int, str], None] = {}
         for record in records:
             deleted = self.image.topics_by_id[record.topic_id] if isinstance(record, TopicDeleted) else None
             self.image.replay(record)
@@ -310,9 +311,10 @@ class Node:
             if isinstance(record, PartitionChanged):
                 self._take_up(self.image.topics_by_id[record.topic_id], record)
             elif isinstance(record, ConfigSet):
-                self._reconfigure(record)
+                reconfigured[record.resource_type, record.resource_name] = None
             elif deleted is not None:
                 self._drop(deleted)
+        self._reconfigure(reconfigured)
 
     def _take_up(self, topic: Topic, assignment: PartitionChanged) -> None:
         name = TopicPartition(topic.name, assignment.partition)
@@ -327,6 +329,7 @@ class Node:
             except LogFailed as error:
                 self.failed_partitions[name] = str(error)
                 return
+            self.failed_partitions.pop(name, None)
             self.partitions[name] = partition
         renewed = partition.leader_epoch != assignment.leader_epoch
         partition.assign(assignment)
@@ -352,11 +355,25 @@ class Node:
             self.failed_partitions.pop(name, None)
             self._drop_shard(name)
             if self.partitions.pop(name, None) is not None:
-                self.store.delete(*name)
+                self._delete_log(name)
             self._touched[name] = None
 
-    def _reconfigure(self, record: ConfigSet) -> None:
-        for partition in self.partitions.values():
-            if record.resource_type == BROKER or record.resource_name == partition.name.topic:
-                partition.configure(self.topic_config(partition.name.topic))
-                self.touch(partition)
+    def _delete_log(self, name: TopicPartition) -> None:
+        try:
+            self.store.delete(*name)
+        except LogFailed as error:
+            # The topic is gone all the same; what is left is told, and moved aside if the name comes back.
+            self.failed_partitions[name] = str(error)
+
+    def _reconfigure(self, resources: Collection[tuple[int, str]]) -> None:
+        """Let partitions take over changed settings: a broker's are the defaults of all topics."""
+        names = [name for kind, name in resources if kind == TOPIC]
+        if any(kind == BROKER for kind, _ in resources):
+            names = list(self.image.topics)
+        for topic in filter(None, map(self.image.topics.get, names)):
+            config = self.topic_config(topic.name)
+            for assignment in topic.partitions:
+                partition = self.partitions.get((topic.name, assignment.partition))
+                if partition is not None:
+                    partition.configure(config)
+                    self.touch(partition)

@@ -18,7 +18,8 @@ from gapless.core.records import PartitionChanged
 from gapless.wire.batch import (
     BatchHeader,
     InvalidBatch,
-    check_batches,
+    Opening,
+    check_batch,
     parse_header,
     stamp,
     stamp_append_time,
@@ -47,7 +48,7 @@ class Partition:
         self.topic_id = topic_id
         self.node_id = node_id
         self.log = log
-        self.config = config
+        self._take_config(config)
         self.leader = -1
         self.leader_epoch = -1
         self.replicas: tuple[int, ...] = ()
@@ -90,9 +91,13 @@ class Partition:
 
     def configure(self, config: TopicConfig) -> None:
         """Take over changed settings."""
-        self.config = config
+        self._take_config(config)
         self.log.configure(log_config(config))
         self.advance_high_watermark()
+
+    def _take_config(self, config: TopicConfig) -> None:
+        self.config = config
+        self._codec = None if config.compression_type == "producer" else int(CODECS[config.compression_type])
 
     def leadership_error(self, claimed_epoch: int) -> ErrorCode:
         """Whether a client that knows leader epoch `claimed_epoch` (-1: none) may be served here.
@@ -111,7 +116,14 @@ class Partition:
 
     # ------------------------------------------------------------------------------------------ writing
 
-    def append(self, payload: memoryview, acks: int, now_ms: int) -> Appended:
+    def append(
+        self,
+        payload: memoryview,
+        acks: int,
+        now_ms: int,
+        produce_version: int = 13,
+        opening: Opening | None = None,
+    ) -> Appended:
         """Append what a producer sent, after every check that Kafka makes of it."""
         if not self.is_leader:
             raise RefusedBatch(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not lead the partition")
@@ -122,102 +134,75 @@ class Partition:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.isr)} in sync, min.insync.replicas={self.config.min_insync_replicas}",
             )
+        self._check_size(len(payload))
         try:
-            batches = check_batches(payload)
-            payload, batches = self._convert(payload, batches)
+            batch = check_batch(payload, produce_version, opening)
+            if self._codec is not None and batch.compression != self._codec:
+                payload = memoryview(recompress(payload, batch, self._codec))
+                batch = check_batch(payload, opening=opening)
+                self._check_size(len(payload))
         except InvalidBatch as error:
             raise RefusedBatch(error.code, str(error)) from error
-        self._check_limits(payload, batches, now_ms)
-        duplicate = self._check_producer(batches)
-        if duplicate is not None:
-            return duplicate
-        return self._write(payload, batches, now_ms)
+        self._check_limits(batch, now_ms)
+        if batch.producer_id >= 0:
+            earlier = self.producers.check(batch)
+            if earlier is not None:
+                append_time_ms = earlier.timestamp_ms if self.config.log_append_time else -1
+                return Appended(earlier.first_offset, earlier.last_offset + 1, append_time_ms)
+        return self._write(payload, batch, now_ms)
 
     def append_own(self, payload: memoryview, now_ms: int) -> Appended:
         """Append a batch that this broker itself wrote: a coordinator's records, a transaction's marker."""
         if self.offline is not None:
             raise RefusedBatch(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
-        return self._write(payload, [parse_header(payload, 0)], now_ms)
+        return self._write(payload, parse_header(payload, 0), now_ms)
 
-    def _convert(
-        self, payload: memoryview, batches: list[BatchHeader]
-    ) -> tuple[memoryview, list[BatchHeader]]:
-        """Recompress where the topic prescribes a codec of its own."""
-        if self.config.compression_type == "producer":
-            return payload, batches
-        codec = CODECS[self.config.compression_type]
-        if all(batch.compression == codec for batch in batches):
-            return payload, batches
-        converted = memoryview(bytearray(b"".join(recompress(payload, batch, codec) for batch in batches)))
-        return converted, check_batches(converted)
-
-    def _check_limits(self, payload: memoryview, batches: list[BatchHeader], now_ms: int) -> None:
+    def _check_size(self, size_bytes: int) -> None:
         config = self.config
-        if len(payload) > config.segment_bytes:
+        if size_bytes > config.max_message_bytes:
+            raise RefusedBatch(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{size_bytes} bytes exceed max.message.bytes {config.max_message_bytes}",
+            )
+        if size_bytes > config.segment_bytes:
             raise RefusedBatch(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"{len(payload)} bytes exceed segment.bytes {config.segment_bytes}",
+                f"{size_bytes} bytes exceed segment.bytes {config.segment_bytes}",
             )
-        for batch in batches:
-            if batch.size_bytes > config.max_message_bytes:
-                raise RefusedBatch(
-                    ErrorCode.MESSAGE_TOO_LARGE,
-                    f"{batch.size_bytes} bytes exceed max.message.bytes {config.max_message_bytes}",
-                )
-            if batch.is_transactional:
-                raise RefusedBatch(
-                    ErrorCode.INVALID_TXN_STATE, "no transaction of this producer is open here"
-                )
-            if not config.log_append_time and (
-                batch.max_timestamp - now_ms > config.timestamp_after_max_ms
-                or (
-                    batch.base_timestamp >= 0
-                    and now_ms - batch.base_timestamp > config.timestamp_before_max_ms
-                )
-            ):
-                raise RefusedBatch(
-                    ErrorCode.INVALID_TIMESTAMP, "a record's timestamp is outside the topic's allowed range"
-                )
 
-    def _check_producer(self, batches: list[BatchHeader]) -> Appended | None:
-        if not batches[0].has_producer_id:
-            return None
-        if len(batches) > 1:
+    def _check_limits(self, batch: BatchHeader, now_ms: int) -> None:
+        config = self.config
+        if batch.is_transactional:
+            raise RefusedBatch(ErrorCode.INVALID_TXN_STATE, "no transaction of this producer is open here")
+        if config.log_append_time:
+            return
+        too_late = batch.max_timestamp - now_ms > config.timestamp_after_max_ms
+        if too_late or 0 <= batch.base_timestamp < now_ms - config.timestamp_before_max_ms:
             raise RefusedBatch(
-                ErrorCode.INVALID_RECORD, "an idempotent producer sends one batch per partition"
+                ErrorCode.INVALID_TIMESTAMP, "a record's timestamp is outside the topic's allowed range"
             )
-        earlier = self.producers.check(batches[0])
-        if earlier is None:
-            return None
-        append_time_ms = earlier.timestamp_ms if self.config.log_append_time else -1
-        return Appended(earlier.first_offset, earlier.last_offset + 1, append_time_ms)
 
-    def _write(self, payload: memoryview, batches: list[BatchHeader], now_ms: int) -> Appended:
+    def _write(self, payload: memoryview, batch: BatchHeader, now_ms: int) -> Appended:
         log = self.log
-        base_offset = next_offset = log.end_offset
         append_time_ms = -1
         if self.config.log_append_time:
             append_time_ms = now_ms
-            batches = [stamp_append_time(payload, batch, now_ms) for batch in batches]
-        stamped = []
-        for batch in batches:
-            placed = stamp(payload, batch, next_offset, self.leader_epoch)
-            next_offset = placed.next_offset
-            stamped.append(placed)
+            batch = stamp_append_time(payload, batch, now_ms)
+        batch = stamp(payload, batch, log.end_offset, self.leader_epoch)
+        size_bytes = batch.size_bytes
         try:
-            if log.roll_if_needed(len(payload), max(batch.max_timestamp for batch in stamped)):
+            if log.roll_if_needed(size_bytes, batch.max_timestamp):
                 log.save_producers(self.producers.snapshot())
-            log.append(stamped, payload)
+            log.append((batch,), payload)
         except LogFailed as error:
             self.offline = str(error)
             raise RefusedBatch(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        for batch in stamped:
-            if batch.has_producer_id:
-                self.producers.record(batch)
-        self.records_in += next_offset - base_offset
-        self.bytes_in += len(payload)
+        if batch.producer_id >= 0:
+            self.producers.record(batch)
+        self.records_in += batch.record_count
+        self.bytes_in += size_bytes
         self.advance_high_watermark()
-        return Appended(base_offset, next_offset, append_time_ms)
+        return Appended(batch.base_offset, log.end_offset, append_time_ms)
 
     def save_producers(self) -> None:
         """Keep the producers' state as of the log's end."""
@@ -229,12 +214,10 @@ class Partition:
 
     def advance_high_watermark(self) -> None:
         """Move the high watermark to the smallest end in the in-sync set; it never goes back."""
-        end = (
-            min(self.flushed_offset, self.log.end_offset)
-            if self.config.flush_before_ack
-            else self.log.end_offset
-        )
-        if self.is_leader and end > self.high_watermark:
+        end = self.log.end_offset
+        if self.config.flush_before_ack:
+            end = min(end, self.flushed_offset)
+        if end > self.high_watermark and self.is_leader:
             self.high_watermark = end
 
     # ----------------------------------------------------------------------------------------- flushing
@@ -281,13 +264,13 @@ class Partition:
         """Drop whole segments that are too old, or too much; only what is below the high watermark."""
         if "delete" not in self.config.cleanup_policy or self.offline is not None:
             return
-        start = max(self._expired_by_time(now_ms), self._expired_by_size())
-        start = min(start, self.high_watermark)
-        if start > self.log.start_offset:
-            try:
+        try:
+            start = max(self._expired_by_time(now_ms), self._expired_by_size())
+            start = min(start, self.high_watermark)
+            if start > self.log.start_offset:
                 self.delete_records(start)
-            except LogFailed as error:
-                self.offline = str(error)
+        except LogFailed as error:
+            self.offline = str(error)
 
     def _expired_by_time(self, now_ms: int) -> int:
         keep_from = self.log.start_offset

@@ -99,11 +99,14 @@ class FetchSessions:
         self, request: FetchRequest, connection: int, uses_topic_ids: bool, now_ms: int
     ) -> tuple[Session | None, list[tuple[FetchKey, FetchPartition]]]:
         """The session that a fetch belongs to, and all partitions that it asks for; raises `SessionError`."""
-        asked = [
-            (FetchKey(topic.name, topic.topic_id, partition.partition), partition)
-            for topic in request.topics
-            for partition in topic.partitions
-        ]
+        # As in Kafka the last word counts, if a partition is named more than once.
+        asked = list(
+            {
+                FetchKey(topic.name, topic.topic_id, partition.partition): partition
+                for topic in request.topics
+                for partition in topic.partitions
+            }.items()
+        )
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._remove(request.session_id)
             if request.session_epoch == FINAL_EPOCH or not asked:

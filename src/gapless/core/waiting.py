@@ -36,9 +36,10 @@ class WaitingRequests:
         self._deadlines: list[tuple[int, int, Delayed]] = []
         self._by_connection: dict[int, dict[Delayed, None]] = {}
         self._order = 0
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(len(entries) for entries in self._by_connection.values())
+        return self._count
 
     def add(self, request: Request, deadline_ms: int, watched: Iterable[TopicPartition], poll: Poll) -> None:
         """Let a request wait."""
@@ -46,6 +47,7 @@ class WaitingRequests:
         for partition in entry.watched:
             self._watchers.setdefault(partition, {})[entry] = None
         self._by_connection.setdefault(request.connection, {})[entry] = None
+        self._count += 1
         self._order += 1  # entries with equal deadlines expire in the order in which they came
         heappush(self._deadlines, (deadline_ms, self._order, entry))
 
@@ -75,11 +77,14 @@ class WaitingRequests:
             self._remove(entry)
 
     def _remove(self, entry: Delayed) -> None:
+        if entry.done:
+            return
         entry.done = True
+        self._count -= 1
         _discard(self._by_connection, entry.request.connection, entry)
         for partition in entry.watched:
             _discard(self._watchers, partition, entry)
-        if len(self._deadlines) > 64 and len(self._deadlines) > 2 * len(self):
+        if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self._count:
             # Fetches are mostly answered long before their deadline: do not keep the dead until then.
             live = [item for item in self._deadlines if not item[2].done]
             live.sort()

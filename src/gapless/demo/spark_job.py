@@ -57,7 +57,7 @@ class Job:
 
     def run(self) -> None:
         """Carry until the end that was asked for, then write down what the table holds."""
-        spark = spark_session("gapless-demo")
+        spark = spark_session("gapless-demo", short_lived=True)
         query = self._start(spark)
         while query.isActive and query.status["message"].startswith("Initializing"):
             time.sleep(LOOK_EVERY_S)

@@ -34,6 +34,9 @@ DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
 }
 
+# The quick compiler and the smallest collector: half the processor time for a session of minutes.
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
 
 class SparkMissing(GaplessError):
     """Spark cannot be started on this machine. The message says what to install."""
@@ -48,11 +51,16 @@ def require_spark() -> list[Path]:
 
 
 def spark_session(
-    name: str = "gapless", *, master: str = "local[2]", config: Mapping[str, str] | None = None
+    name: str = "gapless",
+    *,
+    master: str = "local[2]",
+    short_lived: bool = False,
+    config: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """The session of this process: started, or the one that already runs. `config` goes before our defaults.
 
-    On a cluster, name its `master`; the addresses of the driver are then Spark's own choice again.
+    For a cluster name its `master`, and in `config` the driver's address (`spark.driver.host`,
+    `spark.driver.bindAddress`), which is loopback otherwise.
     """
     jars = require_spark()
     from pyspark.sql import SparkSession
@@ -61,10 +69,11 @@ def spark_session(
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers must run what the driver runs, and not the first `python3` on PATH.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    java_options = [f"-Dlog4j2.configurationFile={LOGGING.as_uri()}", *(SHORT_LIVED if short_lived else ())]
     settings = {
         **DEFAULTS,
         "spark.jars": ",".join(map(str, jars)),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
+        "spark.driver.extraJavaOptions": " ".join(java_options),
         **(config or {}),
     }
     builder = SparkSession.builder.appName(name).master(master)

@@ -27,7 +27,7 @@ _ADVICE = {
     errno.EROFS: "mount the disk writable again, then restart the broker",
     errno.EACCES: "let the broker's user read and write there, then restart the broker",
     errno.EIO: "look at the disk (dmesg, smartctl) before restarting the broker",
-    errno.ENOENT: "restore the missing file, or delete the partition's folder to begin again without its data",
+    errno.ENOENT: "restore what is missing, or delete the partition's folder to begin again without its data",
 }
 
 
@@ -111,7 +111,7 @@ def read_part(path: str, size: int, position: int) -> bytes:
 
 
 def read_exactly(fd: int, size: int, position: int) -> bytes:
-    """`size` bytes, or all up to the end of the file (one call reads 2 GiB at most, and may be interrupted)."""
+    """`size` bytes, or all up to the end of the file: a single call may give less."""
     data = os.pread(fd, size, position)
     if len(data) == size or not data:
         return data
@@ -150,7 +150,7 @@ def resize(path_or_fd: str | int, size: int) -> None:
 
 
 def replace_file(directory: OpenFile, name: str, data: bytes, durably: Disk | None) -> None:
-    """Give a file new contents, all or nothing; with `durably` they are on disk on return, and its name too."""
+    """Give a file new contents, all or nothing; with `durably` they and the name are on disk on return."""
     temporary = f"{name}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     fd = os.open(temporary, flags, 0o644, dir_fd=directory.fd)
@@ -240,7 +240,7 @@ def remove_directory(path: str) -> None:
 
 
 def lock_file(path: str) -> OpenFile | None:
-    """Take an exclusive lock that ends with this process (or with the returned object); None if it is taken."""
+    """Take an exclusive lock that ends with the returned object or the process; None if it is taken."""
     file = OpenFile(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
 """Which leader epoch began at which offset: the history by which replicas find the point where they diverge.
 
-An entry is made by the first batch of a newer epoch. The history always describes the log as it is: cut at its
-end, entries of cut batches go; cut at its start, the epoch in force there begins at the new start.
+An entry is made by the first batch of a newer epoch. The history always describes the log as it is: cut at
+its end, entries of cut batches go; cut at its start, the epoch in force there begins at the new start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _start_of = itemgetter(1)
 
 
 class EpochHistory:
-    """Ascending (epoch, start offset) entries. `changed` is set by every change, for whoever keeps them on disk."""
+    """Ascending (epoch, start offset) entries. Every change sets `changed`, for whoever keeps a file."""
 
     __slots__ = ("changed", "entries", "latest")
 

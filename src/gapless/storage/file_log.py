@@ -1,7 +1,7 @@
-"""One partition's log in a folder of files. All methods run on one thread; only `FlushJob.run` runs elsewhere.
+"""One partition's log in a folder of files. All runs on one thread; only `FlushJob.run` runs elsewhere.
 
-An append is one write of the bytes as they came. A write or sync that fails is final: what was appended before
-stays readable, nothing more is accepted, and every refusal repeats the first failure's sentence.
+An append is one write of the bytes as they came. A write or sync that fails is final: what was appended
+before stays readable, nothing more is accepted, and every refusal repeats the first failure's sentence.
 """
 
 from __future__ import annotations
@@ -210,14 +210,12 @@ class FileLog:
         try:
             disk.resize(fd, position)
         except OSError as second:
-            logger.error(
-                "%s keeps a torn tail: %s; it is cut at the next start", self._active.path, second.strerror
-            )
+            logger.warning("%s keeps a torn tail until the next start: %s", self._active.path, second)
         self._fail(str(failed))
         raise failed from error
 
     def _write_indexes(self, segment: Segment) -> None:
-        """Write waiting index entries. If that fails the append has still succeeded: the next one is refused."""
+        """Write waiting index entries. If that fails, this append is done and the next one is refused."""
         try:
             segment.write_indexes()
         except OSError as error:
@@ -354,7 +352,7 @@ class FileLog:
         self._owner.checkpoint_soon()
 
     def _write_epochs(self) -> None:
-        """Keep the history on disk from naming epochs whose batches are gone; the next flush makes it durable."""
+        """Keep the file from naming epochs whose batches are gone; the next flush makes it durable."""
         contents = encode_epochs(self._epochs.entries)
         disk.replace_file(disk.open_directory(self.directory), EPOCHS_FILE, contents, None)
 
@@ -429,7 +427,7 @@ class FileLog:
         return self.start_offset, []
 
     def _prune_snapshots(self) -> None:
-        """Keep those at which a segment begins, for truncation, and the newest, whatever retention has taken."""
+        """Keep those at which a segment begins, for truncation, and the newest in any case."""
         bases = set(self._bases)
         for offset in self._snapshots[:-1]:
             if offset not in bases:

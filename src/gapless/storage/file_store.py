@@ -105,12 +105,13 @@ class FileLogStore:
         lock = disk.lock_file(f"{self.location}/.lock")
         if lock is None:
             raise DataDirInUse(
-                f"the data folder {self.location} is in use by another broker: stop it, or give --data another folder"
+                f"the data folder {self.location} is in use by another broker: "
+                "stop it, or give --data another folder"
             )
         return lock
 
     def _take_clean_stop(self) -> tuple[bool, int]:
-        """Whether the last broker stopped cleanly, and its epoch. The mark is gone for good before we go on."""
+        """Whether the last broker stopped cleanly, and its epoch. The mark is gone before we go on."""
         path = f"{self.location}/{formats.CLEAN_STOP_FILE}"
         data = disk.read_file(path)
         if data is None:
@@ -273,7 +274,7 @@ class FileLogStore:
         self._new_checkpoint().run()
 
     def write_checkpoint_files(self, job: CheckpointJob) -> None:
-        """The part of `CheckpointJob.run` that knows files. Start offsets go first: they never promise bytes."""
+        """The part of `CheckpointJob.run` that knows files. Start offsets go first: they promise nothing."""
         with self._write_lock, disk.reporting("write checkpoints in", self.location):
             if job.number < self._written:
                 return
@@ -292,7 +293,7 @@ class FileLogStore:
     # --------------------------------------------------------------------------------------- closing
 
     def close_cleanly(self, broker_epoch: int = -1) -> None:
-        """Make everything durable and leave the mark of a clean stop; a log that cannot be flushed prevents it."""
+        """Make everything durable and leave the mark of a clean stop, unless a log cannot be flushed."""
         failed = self._flush_all()
         for log in self.logs.values():
             log.close()

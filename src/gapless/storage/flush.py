@@ -5,9 +5,9 @@
         job.run()                      # worker thread: the syncs
         log.flushed(job)               # loop: the recovery point moves to job.offset
 
-`run` touches nothing of the log but the files that the job holds open, and its `failure`. A sync that failed is
-never tried again: the kernel may have dropped the very pages that it could not write, and a second call would
-report success over the hole.
+`run` touches nothing of the log but the files that the job holds open, and its `failure`. A sync that failed
+is never tried again: the kernel may have dropped the very pages that it could not write, and a second call
+would report success over the hole.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The small text files of a data folder, in Apache Kafka's formats. Functions from and to bytes; no files here.
+"""The small text files of a data folder, in Apache Kafka's formats: from and to bytes, no files here.
 
 leader-epoch-checkpoint           version, count, then one `epoch offset` per line
 recovery-point-offset-checkpoint  version, count, then one `topic partition offset` per line
-log-start-offset-checkpoint       the same
-partition.metadata                `version: 0` and `topic_id: <base64>`
-meta.properties                   Java properties: version, cluster.id, node.id, directory.id
+log-start-offset-checkpoint       the same partition.metadata                `version: 0` and `topic_id:
+<base64>` meta.properties                   Java properties: version, cluster.id, node.id, directory.id
 .kafka_cleanshutdown              JSON with the broker's epoch
 """
 
@@ -80,10 +79,10 @@ def _decode_lines(data: bytes) -> list[str]:
         lines = data.decode().splitlines()
     except UnicodeDecodeError:
         raise Malformed("it is not text") from None
-    if len(lines) < 2:
+    if not lines:
         return []  # Kafka creates the file empty before it first writes it
-    if lines[0] != "0":
-        raise Malformed(f"its version {lines[0]!r} is not known")
+    if lines[0] != "0" or len(lines) < 2:
+        raise Malformed(f"its version {lines[0]!r} is not known, or all else is missing")
     if len(lines) - 2 != _number(lines[1]):
         raise Malformed(f"it announces {lines[1]} entries and has {len(lines) - 2}")
     return lines[2:]

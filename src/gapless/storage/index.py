@@ -1,11 +1,13 @@
 """A sparse index of one segment: sorted entries of two ascending columns, on disk in Apache Kafka's format.
 
-    .index      int32 offset relative to the segment's first, int32 byte position   (the last offset of a batch)
-    .timeindex  int64 timestamp, int32 relative offset   (the largest timestamp so far, and its batch's last offset)
+    .index      int32 offset, int32 byte position: the last offset of a batch, and where the batch begins
+    .timeindex  int64 timestamp, int32 offset: the largest so far, and the last offset of its batch
 
-A look-up costs the same whatever the size: the first entry of every 4 KiB block is kept in memory, so that one
-read of one block finds an entry. New entries wait in memory and are written in groups; a crash loses at most
-`GROUP` of them, which are found again in the log. No file stays open.
+Offsets in them are relative to the segment's first.
+
+A look-up costs the same whatever the size: the first entry of every 4 KiB block is kept in memory, so that
+one read of one block finds an entry. New entries wait in memory and are written in groups; a crash loses at
+most `GROUP` of them, which are found again in the log. No file stays open.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class Index:
         self.last = self.entry(self.count - 1) if self.count else None
 
     def load_trusted(self, size_bytes: int, column: int, below: int) -> None:
-        """Take over the longest ascending run of entries below a value in one column; cut the rest of the file.
+        """Take over the longest ascending run of entries below a value in one column; cut the rest off.
 
         After a power cut whatever follows the last sync may be zeros or garbage.
         """

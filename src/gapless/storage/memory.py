@@ -1,7 +1,8 @@
 """The log's twin in memory: the same answers as `FileLog`, proven by the same tests, without a disk.
 
-For the core's tests and the simulator. It survives closing and opening again; `MemoryLogStore.power_cut` takes
-away what was not flushed, and setting `MemoryLog.failure` makes a log refuse like one on a broken disk.
+For the core's tests and the simulator. It survives closing and opening again; `MemoryLogStore.power_cut`
+takes away what was not flushed, and setting `MemoryLog.failure` makes a log refuse like one on a broken
+disk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Counters of what a log does to the disk, cheap enough to be always on.
 
-They are how it is shown that an operation costs the same on a small and on a huge log: times are noisy, reads and
-bytes are not.
+They are how it is shown that an operation costs the same on a small and on a huge log: times are noisy,
+reads and bytes are not.
 """
 
 from __future__ import annotations

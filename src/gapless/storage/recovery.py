@@ -1,12 +1,13 @@
 """Opening a log: what is known to be on disk is believed, what lies above the recovery point is checked.
 
-One way for every kind of stop. Below the recovery point nothing is read but the few headers between the last index
-entry and the point; above it every batch must be whole, follow its predecessor and match its checksum. The first
-that is not so ends the log: it and all behind it are cut, and `Recovery` says how much and why. After a clean stop
-the recovery point is the end, so nothing is checked.
+One way for every kind of stop. Below the recovery point nothing is read but the few headers between the last
+index entry and the point; above it every batch must be whole, follow its predecessor and match its checksum.
+The first that is not so ends the log: it and all behind it are cut, and `Recovery` says how much and why.
+After a clean stop the recovery point is the end, so nothing is checked.
 
-Damage *below* the recovery point is another matter: it was on disk, and is not any more. Cutting would lose what
-may have been acknowledged long ago, so the log is refused with a sentence that says how to accept the loss.
+Damage *below* the recovery point is another matter: it was on disk, and is not any more. Cutting would lose
+what may have been acknowledged long ago, so the log is refused with a sentence that says how to accept the
+loss.
 """
 
 from __future__ import annotations
@@ -103,8 +104,9 @@ class Loader:
         for segment, end in zip(segments, ends, strict=True):
             segment.adopt(files[f"{segment.base_offset:020d}{LOG_SUFFIX}"], end)
         point = max(self._checkpoint.recovery_point, bases[0])
-        stored = self._read_epochs(segments, point)
-        epochs = EpochHistory(stored)
+        stored = self._read_epochs()
+        known = stored if stored or point == bases[0] else self._find_epochs(segments, point)
+        epochs = EpochHistory(known)
         epochs.cut_end(point)
         self._recover(segments, point, epochs)
         start = max(self._checkpoint.start_offset, segments[0].base_offset)
@@ -113,7 +115,7 @@ class Loader:
             segments, epochs = self._begin_above(segments, start), EpochHistory()
             end = start
         if start == end:  # an empty log still knows the epoch of the last batch it had
-            epochs = EpochHistory(entry for entry in stored if entry[1] <= end)
+            epochs = EpochHistory(entry for entry in known if entry[1] <= end)
         epochs.cut_start(start)
         epochs.changed = epochs.entries != stored
         snapshots = self._snapshots(files, end)
@@ -224,7 +226,7 @@ class Loader:
         return False
 
     def _walk_to(self, segment: Segment, point: int) -> tuple[int, int]:
-        """Note what lies below the recovery point, from the last index entry on; the point's position and offset."""
+        """Note what lies between the last index entry and the recovery point; where the point is."""
         try:
             try:
                 return self._walk_indexed(segment, point)
@@ -279,24 +281,25 @@ class Loader:
     def _refusal(self, found: str, offset: int) -> LogFailed:
         point = self._checkpoint.recovery_point
         return LogFailed(
-            f"{found}, although everything below offset {point} had reached the disk; restore the file from a copy, "
-            f"or, to go on without what is lost, remove this partition's line from {RECOVERY_POINTS_FILE} "
-            f"(what is sound up to about offset {offset} will be kept), then restart the broker"
+            f"{found}, although everything below offset {point} had reached the disk; restore the file from "
+            f"a copy, or, to go on without what is lost, remove this partition's line from "
+            f"{RECOVERY_POINTS_FILE} (what is sound up to about offset {offset} is kept), "
+            "then restart the broker"
         )
 
     # ----------------------------------------------------------------------------------- small files
 
-    def _read_epochs(self, segments: list[Segment], point: int) -> list[tuple[int, int]]:
-        """The epoch history up to the recovery point at least; younger epochs are found again while checking."""
+    def _read_epochs(self) -> list[tuple[int, int]]:
+        """The epoch history up to the recovery point at least; younger epochs are found again in the log."""
         path = f"{self._directory}/{EPOCHS_FILE}"
-        data = disk.read_file(path)
-        if data:
-            try:
-                return decode_epochs(data)
-            except Malformed as error:
-                logger.warning("rebuilding %s from the log: %s", path, error)
-        elif point == segments[0].base_offset:
+        try:
+            return decode_epochs(disk.read_file(path) or b"")
+        except Malformed as error:
+            logger.warning("rebuilding %s from the log: %s", path, error)
             return []
+
+    def _find_epochs(self, segments: list[Segment], point: int) -> list[tuple[int, int]]:
+        """The epoch history below the recovery point, from the batches themselves."""
         epochs = EpochHistory()
         for segment in segments:
             if segment.base_offset < point:

@@ -125,8 +125,8 @@ class Verified(NamedTuple):
 class Verifier:
     """Checks batches one after another from a position on; stops at the first that is not as it must be.
 
-    After the iteration `problem` says why it ended early (None: everything up to the end of the file is sound),
-    `position` and `next_offset` where the sound part ends.
+    After the iteration `problem` says why it ended early (None: everything up to the end of the file is
+    sound), `position` and `next_offset` where the sound part ends.
     """
 
     def __init__(self, file: OpenFile, position: int, end: int, next_offset: int, probes: Probes) -> None:
@@ -173,7 +173,7 @@ class Verifier:
         return header
 
     def _checksum(self, size: int) -> int:
-        """CRC-32C of the batch at `position`, in pieces: a batch may be larger than what should be held at once."""
+        """CRC-32C of the batch at `position`, in pieces: some batches are too large to be held at once."""
         value = 0
         position, end = self.position + _CHECKED_FROM, self.position + size
         while position < end:

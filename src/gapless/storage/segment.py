@@ -1,8 +1,9 @@
 """One segment of a log: a file of batches and its two indexes.
 
 The last segment of a log grows, the others only serve reads. Indexes are never believed blindly: an entry is
-compared with the batch that it points to, and one that lies makes the segment rebuild its indexes from the log.
-The newest batches are remembered, so that readers at the tail cost no read before the one of their data.
+compared with the batch that it points to, and one that lies makes the segment rebuild its indexes from the
+log. The newest batches are remembered, so that readers at the tail cost no read before the one of their
+data.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ T = TypeVar("T")
 
 
 class OpenSegments:
-    """Bounds how many segments hold a descriptor and index tables, over all logs; the longest open goes first."""
+    """Bounds how many segments hold a descriptor and index tables; the longest open gives way first."""
 
     def __init__(self, capacity: int = 256) -> None:
         self._capacity = capacity
@@ -156,7 +157,7 @@ class Segment:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
         if self._unindexed_bytes > self.interval_bytes:
-            # The time first: then the time index is never behind the offset index, whatever a crash leaves of them.
+            # The time first: whatever a crash leaves of them, the time index is never behind the other.
             self._note_time()
             self.offsets.add(last_offset - self.base_offset, position)
             self._unindexed_bytes = 0
@@ -197,7 +198,7 @@ class Segment:
         self.offsets.write_pending()
 
     def seal(self) -> None:
-        """Complete the indexes of a segment that will not grow: its last time entry is its largest timestamp."""
+        """Complete the indexes: the last entry for the time is then the largest timestamp of all."""
         if self._indexes_loaded:
             self._note_time()
             self.write_indexes()
@@ -214,7 +215,7 @@ class Segment:
         return names
 
     def first_batch_timestamp(self) -> int:
-        """The largest timestamp of the first batch, from which the segment's age counts; -1 if there is none."""
+        """The largest timestamp of the first batch, from which the segment's age counts; -1 for none."""
         if self.first_timestamp is None and self.size:
             batch = next(skim(self.open(), 0, self.size, self._probes))
             self.first_timestamp = batch.max_timestamp
@@ -223,7 +224,7 @@ class Segment:
     # ---------------------------------------------------------------------------------------- finding
 
     def locate(self, offset: int) -> tuple[int, int]:
-        """Position and size of the first batch whose last offset is at or after `offset` (below `end_offset`)."""
+        """Position and size of the first batch that ends at or after `offset` (which the segment holds)."""
         recent = self._recent_last
         if recent and offset > self._recent_floor:
             positions = self._recent_positions
@@ -244,7 +245,7 @@ class Segment:
         raise DamagedLog(self.path, self.size, f"it ends before offset {offset}")
 
     def boundary(self, limit: int, start: int) -> int:
-        """The last position at or below `limit` at which a batch ends; `start`, a boundary, is not above `limit`."""
+        """The last end of a batch at or below `limit`; `start` is such a boundary, too."""
         if limit >= self.size:
             return self.size
         positions = self._recent_positions
@@ -311,7 +312,7 @@ class Segment:
     # --------------------------------------------------------------------------------------- by time
 
     def latest(self) -> tuple[int, int]:
-        """The largest timestamp, and the last offset of the first batch that has it; (-1, -1) if there is none."""
+        """The largest timestamp, and the last offset of the first batch that has it; -1 for none."""
         if not self._indexes_loaded:
             self._by_index(lambda: None)
         return self.max_timestamp, self.max_timestamp_offset
@@ -324,7 +325,7 @@ class Segment:
         candidates = []
         time_slot = self.times.floor(1, offset - 1 - self.base_offset)
         if time_slot >= 0:
-            candidates.append(self._walk_to_offset(self.base_offset + self.times.entry(time_slot)[1]))
+            candidates.append(self._batch_of_time(time_slot))
         for batch in self._walk(self.offsets.floor(0, offset - 1 - self.base_offset)):
             if batch.base_offset >= offset:
                 break
@@ -339,16 +340,25 @@ class Segment:
     def _position_by_time(self, timestamp_ms: int, start_offset: int) -> int:
         """From where to walk to the first batch at or after `start_offset` that reaches the timestamp.
 
-        The entry after the last one below the timestamp names a batch that reaches it. Entries of both indexes are
-        made at the same moments, so up to the last offset entry before that batch nothing reached it.
+        The entry after the last one below the timestamp names a batch that reaches it. Entries of both
+        indexes are made at the same moments, so up to the last offset entry before that batch nothing
+        reached it.
         """
         following = self.times.floor(0, timestamp_ms - 1) + 1
         if following < len(self.times):
-            reached_at = self.base_offset + self.times.entry(following)[1]
-            offset = max(start_offset, reached_at - 1)
+            offset = max(start_offset, self._batch_of_time(following).last_offset - 1)
         else:
             offset = max(start_offset, self.end_offset - 1)
         return next(self._walk(self.offsets.floor(0, offset - self.base_offset))).position
+
+    def _batch_of_time(self, slot: int) -> Skimmed:
+        """The batch that a slot of the time index names, which must be there as it says."""
+        timestamp_ms, relative = self.times.entry(slot)
+        offset = self.base_offset + relative
+        batch = self._walk_to_offset(offset) if relative < self.end_offset - self.base_offset else None
+        if batch is None or batch.last_offset != offset or batch.max_timestamp != timestamp_ms:
+            raise CorruptIndex(f"entry {slot} of its time index names a batch that is not there")
+        return batch
 
     def skim(self, position: int) -> Iterator[Skimmed]:
         """All batches from a position on."""
@@ -376,9 +386,14 @@ class Segment:
         self.offsets.load(disk.file_size(self.offsets.path))
         self.times.load(disk.file_size(self.times.path))
         self._take_largest_time()
+        self._check_last_time()
         for batch in self._walk(len(self.offsets) - 1):
             self.check_time(batch)
         self._indexes_loaded = True
+
+    def _check_last_time(self) -> None:
+        if self.times.last is not None:
+            self._batch_of_time(len(self.times) - 1)
 
     def check_time(self, batch: Skimmed) -> None:
         """A sealed time index ends with the largest timestamp of all, so nothing may lie above it."""
@@ -388,8 +403,8 @@ class Segment:
     def resume_indexes(self, offset: int, clean: bool) -> int:
         """Take over what can be believed of the indexes below an offset; the position to walk on from.
 
-        After a clean stop they are complete. After any other, what lies beyond the last sync may be anything, and
-        up to `GROUP` entries are missing: they are noted again while walking.
+        After a clean stop they are complete. After any other, what lies beyond the last sync may be
+        anything, and up to `GROUP` entries are missing: they are noted again while walking.
         """
         sizes = disk.file_size(self.offsets.path), disk.file_size(self.times.path)
         relative = offset - self.base_offset
@@ -405,6 +420,8 @@ class Segment:
             self.times.load_trusted(sizes[1], 1, self.offsets.last[0] + 1 if self.offsets.last else 0)
         self._take_largest_time()
         self._indexes_loaded = True
+        self.end_offset = offset
+        self._check_last_time()
         batch = next(self._walk(len(self.offsets) - 1), None)
         return batch.position if batch else 0
 

@@ -1,7 +1,7 @@
 """What a log hands out to be sent: whole batches by reference, turned into bytes piece by piece by the shell.
 
-A slice holds its file open: it stays valid when retention deletes the segment or the topic. Only cutting the log's
-end (`truncate_to`) can take bytes away from it; then reading says so instead of giving less.
+A slice holds its file open: it stays valid when retention deletes the segment or the topic. Only cutting the
+log's end (`truncate_to`) can take bytes away from it; then reading says so instead of giving less.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Record batches (format v2) as a broker handles them: by their 61-byte header, never record by record.
 
 `parse_header` reads a header wherever a batch begins and checks nothing but that 61 bytes are there.
-`check_batches` is what a broker demands of batches that a client sent, with Kafka's error for each fault.
+`check_batch` is what a broker demands of a batch that a client sent, with Kafka's error for each fault.
 `stamp` and `stamp_append_time` write the few fields that belong to the broker, in place.
 
 Positions are always relative to the buffer that was given, so one request frame, one file block or one
@@ -33,6 +33,9 @@ MAGIC = 2
 MAX_OPENED_BYTES = 16 * 1024 * 1024
 """To how many bytes compressed records are opened when a client's batch is checked."""
 
+MAX_OPENED_PER_REQUEST_BYTES = 64 * 1024 * 1024
+"""The same for all batches of one request: some hundred bytes can be made to decompress to 16 MB."""
+
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 MAX_SEQUENCE = 2**31 - 1
@@ -62,6 +65,15 @@ class InvalidBatch(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
+
+
+class Opening:
+    """How many bytes may still be decompressed for one request."""
+
+    __slots__ = ("left_bytes",)
+
+    def __init__(self, left_bytes: int = MAX_OPENED_PER_REQUEST_BYTES) -> None:
+        self.left_bytes = left_bytes
 
 
 class BatchHeader(NamedTuple):
@@ -164,19 +176,22 @@ def stamp_append_time(payload: memoryview | bytearray, batch: BatchHeader, times
     return batch._replace(crc=crc, attributes=attributes, max_timestamp=timestamp_ms)
 
 
-def check_batches(payload: memoryview, produce_version: int = 13) -> list[BatchHeader]:
-    """The headers of what a client sent for one partition, or `InvalidBatch` for the first fault in it.
+def check_batch(
+    payload: memoryview, produce_version: int = 13, opening: Opening | None = None
+) -> BatchHeader:
+    """The header of what a client sent for one partition, or `InvalidBatch` for the first fault in it.
 
-    Like Kafka, this accepts exactly one batch, though the type allows for more. Compressed records are opened
-    to be counted, up to `MAX_OPENED_BYTES`; a batch that would become larger is taken at its word.
+    Like Kafka, this accepts exactly one batch. Compressed records are opened to be counted, up to
+    `MAX_OPENED_BYTES` and to what is left for the request; a batch that would become larger is taken at its
+    word.
     """
     if len(payload) < HEADER_SIZE:
         raise _invalid_record(f"{len(payload)} bytes are not a batch")
     batch = parse_header(payload, 0)
     _check_frame(payload, batch)
     _check_claims(batch, produce_version)
-    _check_records(payload, batch)
-    return [batch]
+    _check_records(payload, batch, opening or Opening())
+    return batch
 
 
 def _check_frame(payload: memoryview, batch: BatchHeader) -> None:
@@ -223,13 +238,16 @@ def _check_claims(batch: BatchHeader, produce_version: int) -> None:
         )
 
 
-def _check_records(payload: memoryview, batch: BatchHeader) -> None:
+def _check_records(payload: memoryview, batch: BatchHeader, opening: Opening) -> None:
     """There are as many records as the header says, and nothing else."""
     records: Buffer = payload[HEADER_SIZE:]
     compression = batch.attributes & _COMPRESSION_MASK
     if compression:
+        limit_bytes = min(MAX_OPENED_BYTES, opening.left_bytes)
+        opening.left_bytes -= limit_bytes
         try:
-            records = decompress(compression, records, MAX_OPENED_BYTES)
+            records = decompress(compression, records, limit_bytes)
+            opening.left_bytes += limit_bytes - len(records)
         except OutputTooLarge:
             return
         except NotDecompressible as error:

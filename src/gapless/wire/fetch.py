@@ -18,6 +18,7 @@ from gapless.wire.errors import MalformedMessage
 from gapless.wire.primitives import (
     INT32,
     INT64,
+    MAX_ITEMS,
     TRUNCATED,
     TWO_INT64,
     ZERO_UUID,
@@ -31,6 +32,7 @@ from gapless.wire.primitives import (
     read_uvarint,
     skip_tagged_fields,
     string,
+    take_items,
     uvarint,
 )
 
@@ -150,11 +152,13 @@ def _decode_classic(frame: memoryview, position: int, version: int) -> tuple[Fet
         request.session_id, request.session_epoch = SESSION.unpack_from(frame, position)
         position += SESSION.size
     topic_count, position = read_array_length(frame, position, 6)
+    items_left = take_items(MAX_ITEMS, topic_count)
     for _ in range(topic_count):
         name, position = read_string(frame, position)
         if name is None:
             raise MalformedMessage("a fetch request has a topic without a name")
         partition_count, position = read_array_length(frame, position, PARTITION_V4.size)
+        items_left = take_items(items_left, partition_count)
         partitions = []
         for _ in range(partition_count):
             partition, position = _classic_partition(frame, position, version)
@@ -162,9 +166,11 @@ def _decode_classic(frame: memoryview, position: int, version: int) -> tuple[Fet
         request.topics.append(FetchTopic(name, None, partitions))
     if version >= 7:
         forgotten_count, position = read_array_length(frame, position, 6)
+        items_left = take_items(items_left, forgotten_count)
         for _ in range(forgotten_count):
             name, position = read_string(frame, position)
             count, position = read_array_length(frame, position, 4)
+            items_left = take_items(items_left, count)
             forgotten = list(Struct(f">{count}i").unpack_from(frame, position))
             position += 4 * count
             request.forgotten.append(ForgottenTopic(name, None, forgotten))
@@ -195,13 +201,17 @@ def _decode_flexible(frame: memoryview, position: int, version: int) -> tuple[Fe
         position += HEAD_WITH_REPLICA.size
     request.session_id, request.session_epoch = SESSION.unpack_from(frame, position)
     topic_count, position = read_compact_array_length(frame, position + SESSION.size, 3)
+    items_left = take_items(MAX_ITEMS, topic_count)
     for _ in range(topic_count):
-        topic, position = _flexible_topic(frame, position, version)
+        topic, position = _flexible_topic(frame, position, version, items_left)
+        items_left -= len(topic.partitions)
         request.topics.append(topic)
     forgotten_count, position = read_compact_array_length(frame, position, 3)
+    items_left = take_items(items_left, forgotten_count)
     for _ in range(forgotten_count):
         name, topic_id, position = _topic_name(frame, position, version)
         count, position = read_compact_array_length(frame, position, 4)
+        items_left = take_items(items_left, count)
         forgotten = list(Struct(f">{count}i").unpack_from(frame, position))
         position = skip_tagged_fields(frame, position + 4 * count)
         request.forgotten.append(ForgottenTopic(name, topic_id, forgotten))
@@ -220,9 +230,12 @@ def _topic_name(frame: memoryview, position: int, version: int) -> tuple[str | N
     return name, None, position
 
 
-def _flexible_topic(frame: memoryview, position: int, version: int) -> tuple[FetchTopic, int]:
+def _flexible_topic(
+    frame: memoryview, position: int, version: int, items_left: int
+) -> tuple[FetchTopic, int]:
     name, topic_id, position = _topic_name(frame, position, version)
     partition_count, position = read_compact_array_length(frame, position, PARTITION_V12.size + 1)
+    take_items(items_left, partition_count)
     partitions = []
     for _ in range(partition_count):
         partition = FetchPartition(*PARTITION_V12.unpack_from(frame, position))

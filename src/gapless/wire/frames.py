@@ -19,6 +19,7 @@ SCRATCH_BYTES = 64 * 1024
 _GROWTH = 4
 _LENGTH = Struct(">i")
 _LENGTH_BYTES = 4
+_HTTP_METHODS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN", b"PRI "))
 
 _free_scratch: list[bytearray] = []
 _MAX_FREE_SCRATCH = 16
@@ -34,6 +35,15 @@ def _borrow_scratch() -> bytearray:
 def _return_scratch(scratch: bytearray) -> None:
     if len(_free_scratch) < _MAX_FREE_SCRATCH:
         _free_scratch.append(scratch)
+
+
+def _likely_protocol(first_bytes: bytearray) -> str:
+    """What a peer that does not speak Kafka's protocol probably speaks instead."""
+    if first_bytes.startswith(b"\x16\x03"):
+        return "; it looks like TLS, which is not spoken on this port"
+    if bytes(first_bytes) in _HTTP_METHODS:
+        return "; it looks like HTTP, which is not spoken on this port"
+    return ""
 
 
 class FrameReader:
@@ -103,6 +113,7 @@ class FrameReader:
         if length < 0 or length > self._max_frame_bytes:
             raise MalformedMessage(
                 f"a frame claims a length of {length} bytes, allowed are 0 to {self._max_frame_bytes}"
+                + _likely_protocol(buffer[position : position + _LENGTH_BYTES])
             )
         return length
 

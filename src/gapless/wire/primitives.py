@@ -25,6 +25,9 @@ TWO_INT32 = Struct(">ii")
 INT32_INT64 = Struct(">iq")
 TWO_INT64 = Struct(">qq")
 
+MAX_ITEMS = 30_000
+"""How many items all arrays of a request may have together: each costs the broker far more than its bytes."""
+
 _MAX_UVARINT_BYTES = 5
 ZERO_UUID = UUID(int=0)
 
@@ -101,6 +104,13 @@ def _checked_length(buffer: Buffer, position: int, length: int, smallest_item_by
     if length * smallest_item_bytes > len(buffer) - position:
         raise MalformedMessage(f"an array of {length} items exceeds the message")
     return length, position
+
+
+def take_items(left: int, count: int) -> int:
+    """What is left of a message's `MAX_ITEMS` after an array of `count`."""
+    if count > left:
+        raise MalformedMessage(f"a request has more than {MAX_ITEMS} items")
+    return left - count
 
 
 def skip_tagged_fields(buffer: Buffer, position: int) -> int:

@@ -1,7 +1,7 @@
 """Produce, versions 3 to 13: requests decoded without copying records, replies encoded.
 
 The payload of a partition is a writable view of the request's frame; nothing in it has been checked
-(see `batch.check_batches`). From version 13 on a topic is named by its id and its name is None; before,
+(see `batch.check_batch`). From version 13 on a topic is named by its id and its name is None; before,
 it is the other way round.
 """
 
@@ -14,6 +14,7 @@ from uuid import UUID
 from gapless.wire.errors import MalformedMessage
 from gapless.wire.primitives import (
     INT32,
+    MAX_ITEMS,
     TRUNCATED,
     ZERO_UUID,
     compact_string,
@@ -25,6 +26,7 @@ from gapless.wire.primitives import (
     read_uvarint,
     skip_tagged_fields,
     string,
+    take_items,
     uvarint,
 )
 
@@ -98,12 +100,14 @@ def _decode_classic(frame: memoryview, position: int) -> tuple[ProduceRequest, i
     transactional_id, position = read_string(frame, position)
     acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(frame, position)
     topic_count, position = read_array_length(frame, position + 6, 6)
+    items_left = take_items(MAX_ITEMS, topic_count)
     topics = []
     for _ in range(topic_count):
         name, position = read_string(frame, position)
         if name is None:
             raise MalformedMessage("a produce request has a topic without a name")
         partition_count, position = read_array_length(frame, position, 8)
+        items_left = take_items(items_left, partition_count)
         partitions = []
         for _ in range(partition_count):
             partition, size = _PARTITION_AND_SIZE.unpack_from(frame, position)
@@ -117,6 +121,7 @@ def _decode_flexible(frame: memoryview, position: int, version: int) -> tuple[Pr
     transactional_id, position = read_compact_string(frame, position)
     acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(frame, position)
     topic_count, position = read_compact_array_length(frame, position + 6, 3)
+    items_left = take_items(MAX_ITEMS, topic_count)
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
     topics = []
     for _ in range(topic_count):
@@ -128,6 +133,7 @@ def _decode_flexible(frame: memoryview, position: int, version: int) -> tuple[Pr
             if name is None:
                 raise MalformedMessage("a produce request has a topic without a name")
         partition_count, position = read_compact_array_length(frame, position, 6)
+        items_left = take_items(items_left, partition_count)
         partitions = []
         for _ in range(partition_count):
             partition: int = INT32.unpack_from(frame, position)[0]

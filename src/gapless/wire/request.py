@@ -69,7 +69,11 @@ def decode_header(frame: memoryview) -> tuple[RequestHeader, int]:
 
 
 def decode_body(header: RequestHeader, frame: memoryview, offset: int) -> Request:
-    """The message of a request, from `offset` to the very end of the frame."""
+    """The message of a request, which begins at `offset`.
+
+    Produce and Fetch must end with the frame. Behind other requests Kafka ignores what follows, and clients
+    rely on that: librdkafka asks for all topics in Metadata v13 with a length of four bytes instead of one.
+    """
     api_key, version = header.api_key, header.api_version
     message: Request
     if api_key == _PRODUCE:
@@ -81,7 +85,8 @@ def decode_body(header: RequestHeader, frame: memoryview, offset: int) -> Reques
             raise MalformedMessage(f"Fetch has no version {version}")
         message, end = fetch.decode_request(frame, offset, version)
     else:
-        message, end = _reader(api_key, version)(frame, offset)
+        message, _ = _reader(api_key, version)(frame, offset)
+        return message
     if end != len(frame):
         raise MalformedMessage(f"{len(frame) - end} bytes follow a request of API {api_key} v{version}")
     return message

@@ -18,6 +18,7 @@ from gapless.wire.errors import MalformedMessage
 from gapless.wire.messages import ApiMessage
 from gapless.wire.primitives import (
     INT32,
+    MAX_ITEMS,
     TRUNCATED,
     ZERO_UUID,
     read_array_length,
@@ -28,6 +29,7 @@ from gapless.wire.primitives import (
     read_uuid,
     read_uvarint,
     skip_tagged_fields,
+    take_items,
 )
 
 Reader = Callable[[memoryview, int], tuple[Any, int]]
@@ -41,9 +43,19 @@ class _Compiled(NamedTuple):
     smallest_bytes: int
 
 
+class _Allowance:
+    """How many items the arrays of the message that is being read may still have."""
+
+    __slots__ = ("items",)
+
+    def __init__(self) -> None:
+        self.items = MAX_ITEMS
+
+
 class _Version(NamedTuple):
     number: int
     flexible: bool
+    allowance: _Allowance
 
 
 def compile_reader(message: type[Any], description: Description, version: int) -> Reader:
@@ -51,9 +63,11 @@ def compile_reader(message: type[Any], description: Description, version: int) -
     if not _includes(description["validVersions"], version):
         raise MalformedMessage(f"{description['name']} has no version {version}")
     flexible = _includes(description["flexibleVersions"], version)
-    read_message = _struct_reader(message, description["fields"], _Version(version, flexible)).read
+    allowance = _Allowance()
+    read_message = _struct_reader(message, description["fields"], _Version(version, flexible, allowance)).read
 
     def read(frame: memoryview, position: int) -> tuple[Any, int]:
+        allowance.items = MAX_ITEMS
         try:
             return read_message(frame, position)
         except TRUNCATED:
@@ -152,7 +166,7 @@ def _field_reader(container: type[Any], description: Description, version: _Vers
     name: str = description["name"]
     if kind.startswith("[]"):
         item = _item_reader(container, kind[2:], description, version)
-        return _array_reader(name, item, nullable, version.flexible)
+        return _array_reader(name, item, nullable, version)
     if "fields" in description:
         struct = _struct_reader(getattr(container, kind), description["fields"], version)
         return _nullable_struct_reader(struct) if nullable else struct
@@ -165,8 +179,9 @@ def _item_reader(container: type[Any], kind: str, description: Description, vers
     return _simple_reader(description["name"], kind, False, version.flexible)
 
 
-def _array_reader(name: str, item: _Compiled, nullable: bool, flexible: bool) -> _Compiled:
+def _array_reader(name: str, item: _Compiled, nullable: bool, version: _Version) -> _Compiled:
     read_item = item.read
+    flexible, allowance = version.flexible, version.allowance
     smallest_item_bytes = max(1, item.smallest_bytes)
     read_length = read_compact_array_length if flexible else read_array_length
 
@@ -178,6 +193,7 @@ def _array_reader(name: str, item: _Compiled, nullable: bool, flexible: bool) ->
             _check_null(name, nullable)
             return None, position + (1 if flexible else 4)
         length, position = read_length(frame, position, smallest_item_bytes)
+        allowance.items = take_items(allowance.items, length)
         items = []
         for _ in range(length):
             value, position = read_item(frame, position)

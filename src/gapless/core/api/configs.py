@@ -6,9 +6,11 @@ altered while it runs; the rest come from its file.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from gapless.core.api.refusals import Refusal
 from gapless.core.api.registry import handles
 from gapless.core.changes import Decision
 from gapless.core.configs import (
@@ -42,12 +44,8 @@ if TYPE_CHECKING:
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
-class ConfigError(Exception):
-    """Why a resource's settings cannot be shown or changed, with Kafka's code."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+class ConfigError(Refusal):
+    """Why a resource's settings cannot be shown or changed."""
 
 
 class Setting(NamedTuple):
@@ -94,8 +92,13 @@ def _resource_keys(node: Node, resource_type: int, name: str) -> Mapping[str, Ke
 def describe_configs(node: Node, request: Request) -> DescribeConfigsResponse:
     """All settings, or those named, with their sources."""
     body: DescribeConfigsRequest = request.body
+    # Asked twice, told once: an answer is hundreds of times as large as the question.
+    resources = {
+        (resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())): resource
+        for resource in body.resources
+    }
     return DescribeConfigsResponse(
-        throttle_time_ms=0, results=[_describe(node, body, resource) for resource in body.resources]
+        throttle_time_ms=0, results=[_describe(node, body, resource) for resource in resources.values()]
     )
 
 
@@ -227,9 +230,12 @@ def _alter(node, request, resources, validate_only, wanted, response_type) -> No
     def decide() -> Decision:
         records: list[ConfigSet] = []
         answers = []
+        mentions = Counter((resource.resource_type, resource.resource_name) for resource in resources)
         for resource in resources:
             try:
                 kind, name = resource.resource_type, resource.resource_name
+                if mentions[kind, name] > 1:
+                    raise ConfigError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 keys = _resource_keys(node, kind, name)
                 now = node.image.configs.get((kind, name), {})
                 after = wanted(resource, dict(now))

@@ -21,17 +21,20 @@ TopicAnswer = DeleteRecordsResponse.DeleteRecordsTopicResult
 def delete_records(node: Node, request: Request) -> DeleteRecordsResponse:
     """Advance the start of each log; only what is below the high watermark can go."""
     body: DeleteRecordsRequest = request.body
+    wanted: dict[str, dict[int, int]] = {}
+    for topic in body.topics:
+        # As in Kafka the last word counts, if a partition is named more than once.
+        wanted.setdefault(topic.name, {}).update(
+            (asked.partition_index, asked.offset) for asked in topic.partitions
+        )
     return DeleteRecordsResponse(
         throttle_time_ms=0,
         topics=[
             TopicAnswer(
-                name=topic.name,
-                partitions=[
-                    _answer(node, topic.name, asked.partition_index, asked.offset)
-                    for asked in topic.partitions
-                ],
+                name=name,
+                partitions=[_answer(node, name, index, offset) for index, offset in offsets.items()],
             )
-            for topic in body.topics
+            for name, offsets in wanted.items()
         ],
     )
 

@@ -6,6 +6,7 @@ tiered offset (everything is local here), 10 a timeout, 11 the earliest offset s
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from gapless.core.api.registry import handles
@@ -29,6 +30,7 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 )
 NOT_FOUND = TimedOffset(-1, -1, -1)
 
+PartitionAsked = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
 PartitionAnswer = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
 
 
@@ -36,23 +38,27 @@ PartitionAnswer = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartit
 def list_offsets(node: Node, request: Request) -> ListOffsetsResponse:
     """One offset per partition asked for."""
     body: ListOffsetsRequest = request.body
+    mentions = Counter(
+        (topic.name, asked.partition_index) for topic in body.topics for asked in topic.partitions
+    )
+
+    def answer(topic: str, asked: PartitionAsked) -> PartitionAnswer:
+        if mentions[topic, asked.partition_index] > 1:
+            return _result(asked.partition_index, ErrorCode.INVALID_REQUEST, NOT_FOUND)
+        return _answer(node, topic, asked, body.isolation_level == 1)
+
     return ListOffsetsResponse(
         throttle_time_ms=0,
         topics=[
             ListOffsetsResponse.ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    _answer(node, topic.name, asked, body.isolation_level == 1) for asked in topic.partitions
-                ],
+                name=topic.name, partitions=[answer(topic.name, asked) for asked in topic.partitions]
             )
             for topic in body.topics
         ],
     )
 
 
-def _answer(
-    node: Node, topic: str, asked: ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition, committed: bool
-) -> PartitionAnswer:
+def _answer(node: Node, topic: str, asked: PartitionAsked, committed: bool) -> PartitionAnswer:
     index = asked.partition_index
     partition = node.partitions.get((topic, index))
     if partition is None:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from gapless.core.api.registry import handles
 from gapless.core.contract import Request
+from gapless.core.log import LogFailed
 from gapless.wire.apis import ApiKey
+from gapless.wire.errors import ErrorCode
 from gapless.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
 if TYPE_CHECKING:
@@ -35,9 +37,13 @@ def describe_log_dirs(node: Node, request: Request) -> DescribeLogDirsResponse:
                 is_future_key=False,
             )
         )
-    total, usable = node.store.space()
+    error, total, usable = ErrorCode.NONE, -1, -1
+    try:
+        total, usable = node.store.space()
+    except LogFailed:
+        error = ErrorCode.KAFKA_STORAGE_ERROR
     folder = DirAnswer(
-        error_code=0,
+        error_code=int(error),
         log_dir=node.store.location,
         topics=list(topics.values()),
         total_bytes=total,

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from gapless.core.api.cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, controller_id
 from gapless.core.api.registry import handles
-from gapless.core.api.topics import TopicError, check_topic_name, new_topic_records
+from gapless.core.api.topics import Plan, TopicError, check_topic_name, new_topic_records
 from gapless.core.changes import Decision
 from gapless.core.contract import Request
 from gapless.core.coordinators import INTERNAL_TOPICS
@@ -48,12 +48,12 @@ def metadata(node: Node, request: Request) -> Any | None:
 
     def decide() -> Decision:
         records: list[MetadataRecord] = []
+        plan = Plan(node)
         for name in missing:
-            if name not in node.image.topics:
-                try:
-                    records += new_topic_records(node, name, -1, -1, {}, {})
-                except TopicError:
-                    continue  # it stays unknown, and is answered as such
+            try:
+                records += new_topic_records(node, plan, name, -1, -1, {}, {})
+            except TopicError:
+                continue  # it stays unknown, and is answered as such; or somebody else has just made it
         return Decision(records, lambda: _describe(node, request))
 
     node.change(request, decide, failed=lambda _reason: _describe(node, request))
@@ -68,7 +68,7 @@ def _wants_all(request: Request) -> bool:
 def _missing_topics(node: Node, request: Request) -> list[str]:
     if _wants_all(request):
         return []
-    names = [topic.name for topic in request.body.topics if topic.name is not None]
+    names = dict.fromkeys(topic.name for topic in request.body.topics if topic.name is not None)
     return [name for name in names if name not in node.image.topics and _name_error(name) is None]
 
 
@@ -86,7 +86,8 @@ def _describe(node: Node, request: Request) -> MetadataResponse:
     if _wants_all(request):
         topics = [_describe_topic(node, topic, operations) for topic in node.image.topics.values()]
     else:
-        topics = [_find_topic(node, asked.name, asked.topic_id, operations) for asked in body.topics or []]
+        wanted = dict.fromkeys((asked.name, asked.topic_id) for asked in body.topics or [])
+        topics = [_find_topic(node, name, topic_id, operations) for name, topic_id in wanted]
     return MetadataResponse(
         throttle_time_ms=0,
         brokers=[

@@ -17,6 +17,7 @@ from gapless.core.contract import Request, TopicPartition
 from gapless.core.partition import Partition
 from gapless.core.producers import RefusedBatch
 from gapless.wire.apis import ApiKey
+from gapless.wire.batch import Opening
 from gapless.wire.errors import ErrorCode
 from gapless.wire.produce import (
     ProducePartition,
@@ -69,29 +70,40 @@ class _Unsettled:
         return True
 
 
+class _Work:
+    """One request on its way into the logs."""
+
+    __slots__ = ("acks", "opening", "unsettled", "version")
+
+    def __init__(self, request: Request) -> None:
+        self.acks: int = request.body.acks
+        self.version = request.header.api_version
+        self.opening = Opening()
+        self.unsettled: list[_Unsettled] = []
+
+
 @handles(ApiKey.PRODUCE, 3, 13, advertised_min=0)
 def produce(node: Node, request: Request) -> Any | None:
     """Append everything at once; wait only if something is not safe yet."""
     body: ProduceRequest = request.body
-    unsettled: list[_Unsettled] = []
-    response = ProduceResponse([_append_topic(node, body, topic, unsettled) for topic in body.topics])
+    work = _Work(request)
+    response = ProduceResponse([_append_topic(node, work, topic) for topic in body.topics])
+    body.topics = []  # the records are in the log: a request that waits must not hold them
     if body.acks == 0:
         _answer_nothing(node, request, response)
         return None
-    unsettled = [append for append in unsettled if not append.settled()]
+    unsettled = [append for append in work.unsettled if not append.settled()]
     if not unsettled:
         return response
     _wait(node, request, response, unsettled)
     return None
 
 
-def _append_topic(
-    node: Node, body: ProduceRequest, asked: ProduceTopic, unsettled: list[_Unsettled]
-) -> ProduceTopicResult:
+def _append_topic(node: Node, work: _Work, asked: ProduceTopic) -> ProduceTopicResult:
     topic = node.topic(asked.name, asked.topic_id)
     results = []
     for part in asked.partitions:
-        if body.acks not in (-1, 0, 1):
+        if work.acks not in (-1, 0, 1):
             result = ProducePartitionResult(part.partition, ErrorCode.INVALID_REQUIRED_ACKS)
         elif topic is None:
             missing = (
@@ -99,14 +111,12 @@ def _append_topic(
             )
             result = ProducePartitionResult(part.partition, missing)
         else:
-            result = _append(node, topic.name, part, body.acks, unsettled)
+            result = _append(node, work, topic.name, part)
         results.append(result)
     return ProduceTopicResult(asked.name, asked.topic_id, results)
 
 
-def _append(
-    node: Node, topic: str, part: ProducePartition, acks: int, unsettled: list[_Unsettled]
-) -> ProducePartitionResult:
+def _append(node: Node, work: _Work, topic: str, part: ProducePartition) -> ProducePartitionResult:
     partition = node.partitions.get((topic, part.partition))
     if partition is None:
         return ProducePartitionResult(part.partition, node.absence(topic, part.partition))
@@ -114,7 +124,7 @@ def _append(
     try:
         if part.payload is None:
             raise RefusedBatch(ErrorCode.INVALID_RECORD, "the request holds no records")
-        appended = partition.append(part.payload, acks, node.now_ms)
+        appended = partition.append(part.payload, work.acks, node.now_ms, work.version, work.opening)
     except RefusedBatch as refusal:
         leader = None
         if refusal.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -132,7 +142,7 @@ def _append(
     result = ProducePartitionResult(
         part.partition, 0, appended.base_offset, appended.log_append_time_ms, partition.log.start_offset
     )
-    unsettled.append(_Unsettled(partition, appended.end_offset, acks, result))
+    work.unsettled.append(_Unsettled(partition, appended.end_offset, work.acks, result))
     return result
 
 

@@ -69,14 +69,14 @@ def _given(error: ErrorCode, producer_id: int, epoch: int) -> InitProducerIdResp
 def describe_producers(node: Node, request: Request) -> DescribeProducersResponse:
     """The producers that each partition remembers."""
     body: DescribeProducersRequest = request.body
+    wanted: dict[str, dict[int, None]] = {}  # asked twice, told once
+    for topic in body.topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return DescribeProducersResponse(
         throttle_time_ms=0,
         topics=[
-            TopicAnswer(
-                name=topic.name,
-                partitions=[_describe(node, topic.name, index) for index in topic.partition_indexes],
-            )
-            for topic in body.topics
+            TopicAnswer(name=name, partitions=[_describe(node, name, index) for index in indexes])
+            for name, indexes in wanted.items()
         ],
     )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from gapless.core.api.configs import describe_settings
+from gapless.core.api.refusals import Refusal
 from gapless.core.api.registry import handles
 from gapless.core.changes import Decision
 from gapless.core.configs import TOPIC, TOPIC_KEYS, InvalidConfig
@@ -33,12 +35,44 @@ _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 NO_ID = UUID(int=0)
 
 
-class TopicError(Exception):
-    """Why a topic cannot be made or changed, with Kafka's code."""
+class TopicError(Refusal):
+    """Why a topic cannot be made or changed."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+
+class Plan:
+    """What one request creates, all its topics together: within the limit, and no two names alike."""
+
+    def __init__(self, node: Node) -> None:
+        self._room = MAX_PARTITIONS - sum(len(topic.partitions) for topic in node.image.topics.values())
+        self._names = {_folded(name): name for name in node.image.topics}
+
+    def check_name(self, name: str) -> None:
+        """Names that differ only in '.' and '_' collide; raises `TopicError`."""
+        other = self._names.get(_folded(name))
+        if other == name:
+            raise TopicError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        if other is not None:
+            raise TopicError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+            )
+
+    def check_room(self, partitions: int) -> None:
+        """Raises `TopicError` if there is no room for so many partitions."""
+        if partitions > self._room:
+            raise TopicError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{MAX_PARTITIONS - self._room} partitions exist and {partitions} more would exceed "
+                f"the limit of {MAX_PARTITIONS}",
+            )
+
+    def add(self, name: str, partitions: int) -> None:
+        """Count in what was decided."""
+        self._names[_folded(name)] = name
+        self._room -= partitions
+
+
+def _folded(name: str) -> str:
+    return name.replace(".", "_")
 
 
 def check_topic_name(name: str) -> None:
@@ -60,6 +94,7 @@ def check_topic_name(name: str) -> None:
 
 def new_topic_records(
     node: Node,
+    plan: Plan,
     name: str,
     partitions: int,
     replication_factor: int,
@@ -68,10 +103,10 @@ def new_topic_records(
 ) -> list[MetadataRecord]:
     """The records that create a topic; raises `TopicError`."""
     check_topic_name(name)
-    _check_collision(node, name)
-    replicas = _place(node, partitions, replication_factor, assignments)
-    _check_room(node, len(replicas))
+    plan.check_name(name)
+    replicas = _place(node, plan, partitions, replication_factor, assignments)
     settings = _check_configs(node, configs)
+    plan.add(name, len(replicas))
     topic_id = node.new_uuid()
     records: list[MetadataRecord] = [TopicCreated(name, topic_id)]
     records += [
@@ -80,27 +115,6 @@ def new_topic_records(
     ]
     records += [ConfigSet(TOPIC, name, key, value) for key, value in settings.items()]
     return records
-
-
-def _check_collision(node: Node, name: str) -> None:
-    if name in node.image.topics:
-        raise TopicError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    if "." in name or "_" in name:
-        folded = name.replace(".", "_")
-        for other in node.image.topics:
-            if other.replace(".", "_") == folded:
-                raise TopicError(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
-                )
-
-
-def _check_room(node: Node, partitions: int) -> None:
-    existing = sum(len(topic.partitions) for topic in node.image.topics.values())
-    if existing + partitions > MAX_PARTITIONS:
-        raise TopicError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"{existing} partitions exist and {partitions} more would exceed the limit of {MAX_PARTITIONS}",
-        )
 
 
 def _check_configs(node: Node, configs: Mapping[str, str | None]) -> dict[str, str]:
@@ -119,7 +133,11 @@ def _check_configs(node: Node, configs: Mapping[str, str | None]) -> dict[str, s
 
 
 def _place(
-    node: Node, partitions: int, replication_factor: int, assignments: Mapping[int, Sequence[int]]
+    node: Node,
+    plan: Plan,
+    partitions: int,
+    replication_factor: int,
+    assignments: Mapping[int, Sequence[int]],
 ) -> list[list[int]]:
     """The replicas of each new partition, the leader first."""
     if assignments:
@@ -133,6 +151,7 @@ def _place(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 "partitions should be a consecutive 0-based integer sequence",
             )
+        plan.check_room(len(assignments))
         return [_check_assignment(node, assignments[index]) for index in range(len(assignments))]
     count = node.settings.get("num.partitions") if partitions == -1 else partitions
     factor = (
@@ -142,8 +161,7 @@ def _place(
         raise TopicError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
     if factor < 1:
         raise TopicError(ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
-    if count > MAX_PARTITIONS:
-        _check_room(node, count)
+    plan.check_room(count)
     return place_evenly(node, 0, count, factor)
 
 
@@ -178,17 +196,19 @@ def _check_assignment(node: Node, replicas: Sequence[int]) -> list[int]:
 def create_topics(node: Node, request: Request) -> None:
     """Create what can be created; each topic has its own verdict."""
     body: CreateTopicsRequest = request.body
-    names = [topic.name for topic in body.topics]
+    names = Counter(topic.name for topic in body.topics)
 
     def decide() -> Decision:
         records: list[MetadataRecord] = []
         answers = []
+        plan = Plan(node)
         for asked in body.topics:
             try:
-                if names.count(asked.name) > 1:
+                if names[asked.name] > 1:
                     raise TopicError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
                 created = new_topic_records(
                     node,
+                    plan,
                     asked.name,
                     asked.num_partitions,
                     asked.replication_factor,
@@ -265,16 +285,17 @@ def delete_topics(node: Node, request: Request) -> None:
         asked = [(name, None) for name in body.topic_names]
 
     def decide() -> Decision:
-        records: list[MetadataRecord] = []
+        deleted: dict[UUID, MetadataRecord] = {}
         answers = []
         for name, topic_id in dict.fromkeys(asked):
             topic = node.topic(name, topic_id)
             error = _delete_error(node, topic, name)
             answers.append(_deleted(name, topic_id, topic, error))
             if topic is not None and error is ErrorCode.NONE:
-                record = TopicDeleted(topic.topic_id)
-                records += [] if record in records else [record]
-        return Decision(records, lambda: DeleteTopicsResponse(throttle_time_ms=0, responses=answers))
+                deleted[topic.topic_id] = TopicDeleted(topic.topic_id)
+        return Decision(
+            list(deleted.values()), lambda: DeleteTopicsResponse(throttle_time_ms=0, responses=answers)
+        )
 
     def failed(reason: str) -> DeleteTopicsResponse:
         answers = [_deleted(name, topic_id, None, ErrorCode.UNKNOWN_SERVER_ERROR) for name, topic_id in asked]
@@ -309,16 +330,17 @@ def _deleted(
 def create_partitions(node: Node, request: Request) -> None:
     """Add partitions to existing topics; `count` is the new total."""
     body: CreatePartitionsRequest = request.body
-    names = [topic.name for topic in body.topics]
+    names = Counter(topic.name for topic in body.topics)
 
     def decide() -> Decision:
         records: list[MetadataRecord] = []
         answers = []
+        plan = Plan(node)
         for asked in body.topics:
             try:
-                if names.count(asked.name) > 1:
+                if names[asked.name] > 1:
                     raise TopicError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-                added = _more_partitions(node, asked)
+                added = _more_partitions(node, plan, asked)
                 records += [] if body.validate_only else added
                 answers.append(_extended(asked.name, ErrorCode.NONE, None))
             except TopicError as error:
@@ -333,7 +355,7 @@ def create_partitions(node: Node, request: Request) -> None:
 
 
 def _more_partitions(
-    node: Node, asked: CreatePartitionsRequest.CreatePartitionsTopic
+    node: Node, plan: Plan, asked: CreatePartitionsRequest.CreatePartitionsTopic
 ) -> list[PartitionChanged]:
     topic = node.image.topics.get(asked.name)
     if topic is None:
@@ -346,7 +368,7 @@ def _more_partitions(
             ErrorCode.INVALID_PARTITIONS,
             f"The topic {asked.name} has {existing} partition(s); {asked.count} would not be an increase.",
         )
-    _check_room(node, asked.count - existing)
+    plan.check_room(asked.count - existing)
     if asked.assignments is not None and len(asked.assignments) != asked.count - existing:
         raise TopicError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -356,6 +378,7 @@ def _more_partitions(
         replicas = place_evenly(node, existing, asked.count - existing, len(topic.partitions[0].replicas))
     else:
         replicas = [_check_assignment(node, assignment.broker_ids) for assignment in asked.assignments]
+    plan.add(asked.name, len(replicas))
     return [
         PartitionChanged(topic.topic_id, existing + index, nodes[0], 0, tuple(nodes), tuple(nodes))
         for index, nodes in enumerate(replicas)

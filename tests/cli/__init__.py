@@ -1,0 +1,1 @@
+"""The command line, on our broker and on Apache Kafka."""

@@ -1,0 +1,1 @@
+"""From a topic to a table, with a real Spark."""
