@@ -53,7 +53,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, shell: Shell, number: int) -> None:
         self.shell = shell
         self.number = number
-        self.peer = "?"
+        self.peer = self._host = "?"
         self.closed = False
         self._reader = FrameReader(shell.max_request_bytes)
         self._last_active = monotonic()
@@ -73,7 +73,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
         host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
-        self.peer = f"{host}:{port}"
+        self.peer, self._host = f"{host}:{port}", f"/{host}"
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)  # type: ignore[attr-defined]
         self.shell.connected(self)
 
@@ -173,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
                 f"{ApiKey(api_key).name} of {len(frame)} bytes; the limit for it is {MAX_PLAIN_REQUEST_BYTES}"
             )
         header, offset = decode_header(frame)
-        return Request(self.number, header, decode_body(header, frame, offset))
+        return Request(self.number, header, decode_body(header, frame, offset), self._host)
 
     # ------------------------------------------------------------------------------------------- replies
 

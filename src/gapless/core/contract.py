@@ -41,6 +41,8 @@ class Request:
     connection: int
     header: RequestHeader
     body: Any
+    host: str = ""
+    """The client's address, as groups tell it of their members."""
 
 
 @dataclass(slots=True)

@@ -357,6 +357,8 @@ class Node:
             if self.partitions.pop(name, None) is not None:
                 self._delete_log(name)
             self._touched[name] = None
+        for shard in self.shards.values():
+            shard.topic_deleted(topic.name)
 
     def _delete_log(self, name: TopicPartition) -> None:
         try:

@@ -48,6 +48,9 @@ class ShardState(Protocol):
     def unloaded(self) -> None:
         """This broker no longer leads the partition: stop the clocks, let nobody wait."""
 
+    def topic_deleted(self, topic: str) -> None:
+        """A topic is gone: forget what is kept about it. Not called before `loaded`."""
+
 
 class Shard:
     """A coordinator's partition: where its records are written and read back."""
@@ -96,6 +99,11 @@ class Shard:
         self.resigned = True
         self.ready = False
         self.state.unloaded()
+
+    def topic_deleted(self, topic: str) -> None:
+        """Pass on that a topic is gone; a shard that is still loading looks for itself when it is done."""
+        if self.ready:
+            self.state.topic_deleted(topic)
 
     # ------------------------------------------------------------------------------------------- writing
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gapless.core.api.registry import handles
-from gapless.core.api.topics import TopicError, new_topic_records
+from gapless.core.api.topics import Plan, TopicError, new_topic_records
 from gapless.core.changes import Decision
 from gapless.core.contract import Request
 from gapless.core.coordinators import CONSUMER_OFFSETS, INTERNAL_TOPIC_SHAPES, TRANSACTION_STATE
@@ -58,7 +58,7 @@ def _creation(node: Node, topic: str) -> list[Any]:
     partitions = node.settings.get(shape.partitions_setting)
     factor = node.settings.get(shape.replication_setting)
     try:
-        return list(new_topic_records(node, topic, partitions, factor, {}, shape.configs))
+        return list(new_topic_records(node, Plan(node), topic, partitions, factor, {}, shape.configs))
     except TopicError:
         return []  # answered as not available; the client tries again
 
