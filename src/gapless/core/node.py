@@ -44,6 +44,7 @@ from gapless.core.sessions import FetchSessions
 from gapless.core.shard import Shard
 from gapless.core.timers import Timers
 from gapless.core.waiting import WaitingRequests
+from gapless.core.watches import Watches
 from gapless.wire.errors import ErrorCode
 
 
@@ -63,6 +64,7 @@ class Node:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.failed_partitions: dict[tuple[str, int], str] = {}
         self.waiting = WaitingRequests()
+        self.watches = Watches()
         self.timers = Timers()
         self.shards: dict[tuple[str, int], Shard] = {}
         self.sessions = FetchSessions(settings.get("max.incremental.fetch.session.cache.slots"), randomness)
@@ -202,6 +204,7 @@ class Node:
             partition = self.partitions.get(name)
             if partition is not None and partition.flush_wanted(self.now_ms):
                 self._effects.append(Flush(name, partition.flush_started()))
+            self.watches.touched(name)
             for request, message in self.waiting.touched(name):
                 self.reply(request, message)
 

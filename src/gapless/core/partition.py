@@ -12,7 +12,8 @@ from uuid import UUID
 
 from gapless.core.configs import TopicConfig
 from gapless.core.contract import InvariantViolated, TopicPartition
-from gapless.core.log import Log, LogConfig, LogFailed, LogSlice
+from gapless.core.log import AbortedTransaction, Log, LogConfig, LogFailed, LogSlice
+from gapless.core.marker_reader import MarkerReader
 from gapless.core.producers import Producers, RefusedBatch
 from gapless.core.records import PartitionChanged
 from gapless.wire.batch import (
@@ -26,6 +27,7 @@ from gapless.wire.batch import (
 )
 from gapless.wire.errors import ErrorCode
 from gapless.wire.records import CODECS, recompress
+from gapless.wire.transaction_records import EndMarker, build_marker
 
 NEVER_MS = 2**63 - 1
 
@@ -36,6 +38,18 @@ class Appended(NamedTuple):
     base_offset: int
     end_offset: int
     log_append_time_ms: int
+
+
+class Admission(NamedTuple):
+    """The coordinator's word that a partition is part of a transaction, and what it was given for.
+
+    If a marker was written since, the transaction may have ended, and the word counts no more.
+    """
+
+    leader_epoch: int
+    marker_offset: int
+    begins_at_zero: bool
+    """Whether the producer's sequences begin anew with each transaction."""
 
 
 class Partition:
@@ -69,9 +83,14 @@ class Partition:
     def _recover_producers(self) -> None:
         offset, entries = self.log.load_producers()
         self.producers.restore(entries)
+        markers = MarkerReader(self.log)
         for batch in self.log.batches_from(offset):
-            if batch.base_offset >= offset and batch.has_producer_id and not batch.is_control:
+            if batch.base_offset < offset or not batch.has_producer_id:
+                continue
+            if not batch.is_control:
                 self.producers.record(batch)
+            elif (marker := markers.read(batch)) is not None:
+                self._end_transaction(batch, marker)
 
     # ------------------------------------------------------------------------------------- leadership
 
@@ -123,8 +142,12 @@ class Partition:
         now_ms: int,
         produce_version: int = 13,
         opening: Opening | None = None,
+        admission: Admission | None = None,
     ) -> Appended:
-        """Append what a producer sent, after every check that Kafka makes of it."""
+        """Append what a producer sent, after every check that Kafka makes of it.
+
+        `admission` tells that the coordinator knows this partition as part of the producer's transaction.
+        """
         if not self.is_leader:
             raise RefusedBatch(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not lead the partition")
         if self.offline is not None:
@@ -149,13 +172,43 @@ class Partition:
             if earlier is not None:
                 append_time_ms = earlier.timestamp_ms if self.config.log_append_time else -1
                 return Appended(earlier.first_offset, earlier.last_offset + 1, append_time_ms)
+        if batch.is_transactional or self.producers.open_transactions:
+            self._check_transaction(batch, admission)
         return self._write(payload, batch, now_ms)
 
     def append_own(self, payload: memoryview, now_ms: int) -> Appended:
-        """Append a batch that this broker itself wrote: a coordinator's records, a transaction's marker."""
+        """Append a coordinator's records, perhaps as part of a producer's transaction."""
         if self.offline is not None:
             raise RefusedBatch(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
-        return self._write(payload, parse_header(payload, 0), now_ms)
+        batch = parse_header(payload, 0)
+        if batch.is_transactional:
+            self.producers.check_epoch(batch)
+        return self._write(payload, batch, now_ms)
+
+    def append_marker(
+        self, producer: tuple[int, int], marker: EndMarker, now_ms: int, *, strict: bool
+    ) -> memoryview | None:
+        """End a producer's transaction here; the control batch, or None if it had been written before.
+
+        With `strict` the marker's epoch is above that of the transaction which it ends (see `Producers`).
+        """
+        if not self.is_leader:
+            raise RefusedBatch(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not lead the partition")
+        if self.offline is not None:
+            raise RefusedBatch(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+        if not self.producers.check_marker(producer, marker, strict):
+            return None
+        payload = memoryview(build_marker(producer, marker, now_ms))
+        self._write(payload, parse_header(payload, 0), now_ms, marker)
+        return payload
+
+    def admission(self, producer_id: int, *, begins_at_zero: bool) -> Admission:
+        """What must not change here until a batch is appended that the coordinator is asked about."""
+        return Admission(self.leader_epoch, self.producers.marker_offset(producer_id), begins_at_zero)
+
+    def admits(self, producer_id: int, admission: Admission) -> bool:
+        """Whether an admission still counts."""
+        return admission == self.admission(producer_id, begins_at_zero=admission.begins_at_zero)
 
     def _check_size(self, size_bytes: int) -> None:
         config = self.config
@@ -172,8 +225,6 @@ class Partition:
 
     def _check_limits(self, batch: BatchHeader, now_ms: int) -> None:
         config = self.config
-        if batch.is_transactional:
-            raise RefusedBatch(ErrorCode.INVALID_TXN_STATE, "no transaction of this producer is open here")
         if config.log_append_time:
             return
         too_late = batch.max_timestamp - now_ms > config.timestamp_after_max_ms
@@ -182,7 +233,31 @@ class Partition:
                 ErrorCode.INVALID_TIMESTAMP, "a record's timestamp is outside the topic's allowed range"
             )
 
-    def _write(self, payload: memoryview, batch: BatchHeader, now_ms: int) -> Appended:
+    def _check_transaction(self, batch: BatchHeader, admission: Admission | None) -> None:
+        """Transactional batches belong to an open transaction, or open one that the coordinator knows of."""
+        producer_id = batch.producer_id
+        is_open = self.producers.has_open(producer_id, batch.producer_epoch)
+        if not batch.is_transactional:
+            if is_open:
+                raise RefusedBatch(ErrorCode.INVALID_TXN_STATE, "this producer has a transaction open here")
+            return
+        if is_open:
+            return
+        if producer_id < 0:
+            raise RefusedBatch(ErrorCode.INVALID_RECORD, "a transactional batch has no producer id")
+        if admission is None:
+            raise RefusedBatch(ErrorCode.INVALID_TXN_STATE, "no transaction of this producer is open here")
+        if not self.admits(producer_id, admission):
+            raise RefusedBatch(ErrorCode.INVALID_TXN_STATE, "the transaction ended meanwhile")
+        if admission.begins_at_zero and batch.base_sequence > 0 and not self.producers.is_known(producer_id):
+            raise RefusedBatch(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"a transaction's first batch has the sequence {batch.base_sequence} instead of 0",
+            )
+
+    def _write(
+        self, payload: memoryview, batch: BatchHeader, now_ms: int, marker: EndMarker | None = None
+    ) -> Appended:
         log = self.log
         append_time_ms = -1
         if self.config.log_append_time:
@@ -197,12 +272,25 @@ class Partition:
         except LogFailed as error:
             self.offline = str(error)
             raise RefusedBatch(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        if batch.producer_id >= 0:
+        if marker is not None:
+            self._end_transaction(batch, marker)
+        elif batch.producer_id >= 0:
             self.producers.record(batch)
         self.records_in += batch.record_count
         self.bytes_in += size_bytes
         self.advance_high_watermark()
         return Appended(batch.base_offset, log.end_offset, append_time_ms)
+
+    def _end_transaction(self, batch: BatchHeader, marker: EndMarker) -> None:
+        """Take note of a marker that is in the log."""
+        ended = self.producers.record_marker(batch, marker)
+        if ended is None or marker.committed:
+            return
+        decided_below = next(iter(self.producers.open_transactions.values()), batch.next_offset)
+        try:
+            self.log.note_aborted(AbortedTransaction(*ended, decided_below))
+        except LogFailed as error:
+            self.offline = str(error)
 
     def save_producers(self) -> None:
         """Keep the producers' state as of the log's end."""
@@ -219,6 +307,7 @@ class Partition:
             end = min(end, self.flushed_offset)
         if end > self.high_watermark and self.is_leader:
             self.high_watermark = end
+            self.producers.settle(end)
 
     # ----------------------------------------------------------------------------------------- flushing
 
@@ -245,8 +334,18 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """How far a read_committed consumer may read."""
-        return self.high_watermark
+        """How far a read_committed consumer may read: to where the first undecided transaction begins."""
+        unstable = self.producers.first_unstable_offset()
+        if unstable is None or unstable > self.high_watermark:
+            return self.high_watermark
+        return max(unstable, self.log.start_offset)
+
+    def aborted_in(self, offset: int, records: LogSlice) -> list[tuple[int, int]]:
+        """Producer id and first offset of each aborted transaction with records among these."""
+        if records.size == 0:
+            return []
+        found = self.log.aborted_in(offset, records, self.last_stable_offset)
+        return [(aborted.producer_id, aborted.first_offset) for aborted in found]
 
     def read(self, offset: int, max_bytes: int, at_least_one: bool, committed: bool) -> LogSlice:
         """Whole batches from `offset` on, as far as this consumer may see."""

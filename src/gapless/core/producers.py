@@ -3,6 +3,9 @@
 The next sequence is accepted, one of the last five batches again is a duplicate and answered as before,
 anything else is refused. The rules and the window of five are Kafka's, so that clients may keep five
 requests in flight and retry any of them.
+
+Transactions (claim C8): a producer's first transactional batch opens one here, a marker ends it. Until the
+marker is below the high watermark, whoever reads only what is committed must stop where it began.
 """
 
 from __future__ import annotations
@@ -12,13 +15,15 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from gapless.core.log import ProducerEntry
-from gapless.wire.batch import BatchHeader
+from gapless.wire.batch import NO_SEQUENCE, BatchHeader
 from gapless.wire.errors import ErrorCode
+from gapless.wire.transaction_records import EndMarker
 
 WINDOW_BATCHES = 5
 MAX_PRODUCERS = 100_000
 """Producers remembered per partition; past it the one silent for longest is forgotten, so that a client
-which asks for ever new producer ids cannot fill the broker's memory."""
+which asks for ever new producer ids cannot fill the broker's memory. One with an open transaction stays: their
+number is bounded by that of transactional ids."""
 SEQUENCE_MAX = 2**31 - 1
 
 
@@ -43,20 +48,50 @@ class AppendedBatch(NamedTuple):
 class Producer:
     """One producer id in one partition."""
 
-    __slots__ = ("batches", "epoch")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_timestamp_ms",
+        "marker_offset",
+        "transaction_began_at",
+    )
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: deque[AppendedBatch] = deque(maxlen=WINDOW_BATCHES)
+        self.last_timestamp_ms = -1
+        self.coordinator_epoch = -1
+        """Of the coordinator that wrote the last marker."""
+        self.marker_offset = -1
+        """Where the last marker is that was seen here since the broker started."""
+        self.transaction_began_at: int | None = None
+        """The first offset of the transaction that is open."""
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+
+class EndedTransaction(NamedTuple):
+    """A transaction of this partition that a marker has ended."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
 
 
 class Producers:
     """All producers of one partition, the one that wrote last at the end."""
 
-    __slots__ = ("_by_id",)
+    __slots__ = ("_by_id", "_unsettled", "open_transactions")
 
     def __init__(self) -> None:
         self._by_id: dict[int, Producer] = {}
+        self.open_transactions: dict[int, int] = {}
+        """By producer, the first offset of each transaction that no marker has ended; in ascending order."""
+        self._unsettled: deque[EndedTransaction] = deque()
+        """Transactions whose marker may still be above the high watermark."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -64,27 +99,37 @@ class Producers:
     def __iter__(self) -> Iterator[tuple[int, Producer]]:
         return iter(self._by_id.items())
 
+    # ------------------------------------------------------------------------------------------ checking
+
     def check(self, batch: BatchHeader) -> AppendedBatch | None:
         """The earlier append if `batch` is a duplicate, None if it may be appended; raises `RefusedBatch`."""
         producer = self._by_id.get(batch.producer_id)
         if producer is None:
             # Nothing is known, perhaps because retention took all of it: any sequence may begin (KIP-360).
             return None
-        if batch.producer_epoch < producer.epoch:
-            raise RefusedBatch(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"epoch {batch.producer_epoch} of producer {batch.producer_id} precedes {producer.epoch}",
-            )
+        self._check_epoch(batch, producer)
         if batch.producer_epoch > producer.epoch:
             if batch.base_sequence != 0:
                 raise self._out_of_order(batch, "a new epoch begins with 0")
             return None
         return self._check_sequence(batch, producer)
 
+    def check_epoch(self, batch: BatchHeader) -> None:
+        """All that is asked of a batch that a coordinator wrote for a producer: there are no sequences."""
+        producer = self._by_id.get(batch.producer_id)
+        if producer is not None:
+            self._check_epoch(batch, producer)
+
+    @staticmethod
+    def _check_epoch(batch: BatchHeader, producer: Producer) -> None:
+        if batch.producer_epoch < producer.epoch:
+            raise RefusedBatch(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"epoch {batch.producer_epoch} of producer {batch.producer_id} precedes {producer.epoch}",
+            )
+
     def _check_sequence(self, batch: BatchHeader, producer: Producer) -> AppendedBatch | None:
-        if not producer.batches:
-            return None
-        last = producer.batches[-1].last_sequence
+        last = producer.last_sequence
         if batch.base_sequence == (0 if last == SEQUENCE_MAX else last + 1):
             return None
         for earlier in producer.batches:
@@ -99,56 +144,160 @@ class Producers:
             f"sequence {batch.base_sequence} of producer {batch.producer_id} is out of order: {why}",
         )
 
+    def check_marker(self, producer: tuple[int, int], marker: EndMarker, strict: bool) -> bool:
+        """Whether a marker must be appended; False if it is there already; raises `RefusedBatch`.
+
+        With `strict` (each transaction has an epoch of its own, and its marker the next one) a marker that
+        comes late cannot end the transaction that followed.
+        """
+        producer_id, epoch = producer
+        known = self._by_id.get(producer_id)
+        if known is None:
+            return True
+        is_open = known.transaction_began_at is not None
+        if epoch < known.epoch or (strict and epoch == known.epoch and is_open):
+            raise RefusedBatch(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"a marker of epoch {epoch} of producer {producer_id} comes after epoch {known.epoch} began",
+            )
+        if marker.coordinator_epoch < known.coordinator_epoch:
+            raise RefusedBatch(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {marker.coordinator_epoch} precedes {known.coordinator_epoch}",
+            )
+        return not (strict and epoch == known.epoch)
+
+    def is_known(self, producer_id: int) -> bool:
+        """Whether anything is remembered of a producer."""
+        return producer_id in self._by_id
+
+    def has_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether this very producer has a transaction open here."""
+        producer = self._by_id.get(producer_id)
+        return producer is not None and producer.epoch == epoch and producer.transaction_began_at is not None
+
+    def marker_offset(self, producer_id: int) -> int:
+        """Where the last marker of a producer is: it changes when a transaction ends. -1: none is known."""
+        producer = self._by_id.get(producer_id)
+        return -1 if producer is None else producer.marker_offset
+
+    # ----------------------------------------------------------------------------------------- recording
+
     def record(self, batch: BatchHeader) -> None:
         """Remember a batch that was appended, or read back from the log."""
-        producer = self._by_id.pop(batch.producer_id, None)
-        if producer is None or producer.epoch != batch.producer_epoch:
-            producer = Producer(batch.producer_epoch)
-        self._by_id[batch.producer_id] = producer
-        producer.batches.append(
-            AppendedBatch(
-                batch.base_sequence,
-                batch.last_sequence,
-                batch.base_offset,
-                batch.last_offset,
-                batch.max_timestamp,
+        producer = self._renewed(batch)
+        producer.last_timestamp_ms = batch.max_timestamp
+        if batch.base_sequence != NO_SEQUENCE:
+            producer.batches.append(
+                AppendedBatch(
+                    batch.base_sequence,
+                    batch.last_sequence,
+                    batch.base_offset,
+                    batch.last_offset,
+                    batch.max_timestamp,
+                )
             )
-        )
+        if batch.is_transactional and producer.transaction_began_at is None:
+            producer.transaction_began_at = self.open_transactions[batch.producer_id] = batch.base_offset
         if len(self._by_id) > MAX_PRODUCERS:
-            del self._by_id[next(iter(self._by_id))]
+            self._forget_one()
+
+    def record_marker(self, batch: BatchHeader, marker: EndMarker) -> EndedTransaction | None:
+        """Remember a marker; the transaction that it ended, if one was open here."""
+        producer = self._renewed(batch)
+        producer.last_timestamp_ms = batch.max_timestamp
+        producer.coordinator_epoch = marker.coordinator_epoch
+        producer.marker_offset = batch.base_offset
+        first_offset = producer.transaction_began_at
+        if first_offset is None:
+            return None
+        producer.transaction_began_at = None
+        del self.open_transactions[batch.producer_id]
+        ended = EndedTransaction(batch.producer_id, first_offset, batch.base_offset)
+        self._unsettled.append(ended)
+        return ended
+
+    def _renewed(self, batch: BatchHeader) -> Producer:
+        """The producer of a batch, as the one that wrote last; with a new epoch its sequences begin anew."""
+        producer = self._by_id.pop(batch.producer_id, None)
+        if producer is None:
+            producer = Producer(batch.producer_epoch)
+        elif producer.epoch != batch.producer_epoch:
+            producer.epoch = batch.producer_epoch
+            producer.batches.clear()
+        self._by_id[batch.producer_id] = producer
+        return producer
+
+    def _forget_one(self) -> None:
+        """Forget the producer that was silent for longest, but none with an open transaction."""
+        for producer_id in self._by_id:
+            if producer_id not in self.open_transactions:
+                del self._by_id[producer_id]
+                return
 
     def expire(self, before_ms: int) -> None:
-        """Forget producers whose last batch is older than `before_ms`."""
+        """Forget producers whose last batch is older than `before_ms`, unless a transaction is open."""
         expired = [
             producer_id
             for producer_id, producer in self._by_id.items()
-            if not producer.batches or producer.batches[-1].timestamp_ms < before_ms
+            if producer.last_timestamp_ms < before_ms and producer_id not in self.open_transactions
         ]
         for producer_id in expired:
             del self._by_id[producer_id]
 
+    # ----------------------------------------------------------------------------------------- stability
+
+    def settle(self, high_watermark: int) -> None:
+        """What a marker below the high watermark has ended is decided."""
+        unsettled = self._unsettled
+        while unsettled and unsettled[0].marker_offset < high_watermark:
+            unsettled.popleft()
+
+    def first_unstable_offset(self) -> int | None:
+        """Where the first transaction begins that is not decided, if there is one."""
+        first = next(iter(self.open_transactions.values()), None)
+        if self._unsettled:
+            earliest = min(ended.first_offset for ended in self._unsettled)
+            return earliest if first is None else min(first, earliest)
+        return first
+
+    # ----------------------------------------------------------------------------------------- snapshots
+
     def snapshot(self) -> list[ProducerEntry]:
-        """The last batch of every producer, as it outlives a restart."""
-        return [
-            ProducerEntry(
-                producer_id=producer_id,
-                producer_epoch=producer.epoch,
-                last_sequence=producer.batches[-1].last_sequence,
-                last_offset=producer.batches[-1].last_offset,
-                offset_delta=producer.batches[-1].last_offset - producer.batches[-1].first_offset,
-                timestamp_ms=producer.batches[-1].timestamp_ms,
-            )
-            for producer_id, producer in self._by_id.items()
-        ]
+        """The last batch of every producer, and its open transaction, as they outlive a restart."""
+        return [_entry(producer_id, producer) for producer_id, producer in self._by_id.items()]
 
     def restore(self, entries: Iterable[ProducerEntry]) -> None:
         """Begin from a snapshot."""
         self._by_id.clear()
+        self._unsettled.clear()
+        began: list[tuple[int, int]] = []
         for entry in entries:
             producer = Producer(entry.producer_epoch)
+            producer.last_timestamp_ms = entry.timestamp_ms
+            producer.coordinator_epoch = entry.coordinator_epoch
             if entry.last_sequence >= 0:
                 producer.batches.append(_restored_batch(entry))
+            if entry.txn_first_offset >= 0:
+                producer.transaction_began_at = entry.txn_first_offset
+                began.append((entry.txn_first_offset, entry.producer_id))
             self._by_id[entry.producer_id] = producer
+        self.open_transactions = {producer_id: first_offset for first_offset, producer_id in sorted(began)}
+
+
+def _entry(producer_id: int, producer: Producer) -> ProducerEntry:
+    last = producer.batches[-1] if producer.batches else None
+    began_at = producer.transaction_began_at
+    return ProducerEntry(
+        producer_id=producer_id,
+        producer_epoch=producer.epoch,
+        last_sequence=producer.last_sequence,
+        last_offset=-1 if last is None else last.last_offset,
+        offset_delta=0 if last is None else last.last_offset - last.first_offset,
+        timestamp_ms=producer.last_timestamp_ms,
+        coordinator_epoch=producer.coordinator_epoch,
+        txn_first_offset=-1 if began_at is None else began_at,
+    )
 
 
 def _restored_batch(entry: ProducerEntry) -> AppendedBatch:

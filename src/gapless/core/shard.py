@@ -15,6 +15,7 @@ from gapless.core.producers import RefusedBatch
 from gapless.wire.batch import BatchHeader, parse_header
 from gapless.wire.errors import ErrorCode
 from gapless.wire.records import Record, build_batch, iterate_records
+from gapless.wire.transaction_records import EndMarker
 
 if TYPE_CHECKING:
     from gapless.core.contract import Request
@@ -117,22 +118,53 @@ class Shard:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self.partition.offline)
 
     def write(self, records: Sequence[OwnRecord], producer: tuple[int, int] | None = None) -> None:
-        """Append records and replay them; with `producer` they are part of its transaction."""
+        """Append records and replay them; with `producer` they are part of its transaction.
+
+        The caller makes sure that the coordinator of transactions knows this partition as part of it.
+        """
         if not records:
             return
         producer_id, producer_epoch = producer or (-1, -1)
-        payload = build_batch(
-            [(self.node.now_ms, key, value) for key, value in records],
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            transactional=producer is not None,
+        payload = memoryview(
+            build_batch(
+                [(self.node.now_ms, key, value) for key, value in records],
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                transactional=producer is not None,
+            )
         )
         try:
-            self.partition.append_own(memoryview(payload), self.node.now_ms)
+            self.partition.append_own(payload, self.node.now_ms)
         except RefusedBatch as refusal:
-            raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(refusal)) from refusal
-        self._replay_batches(memoryview(payload))
+            fenced = refusal.code is ErrorCode.INVALID_PRODUCER_EPOCH
+            code = refusal.code if fenced else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise CoordinatorError(code, str(refusal)) from refusal
+        self._replay_batches(payload)
         self.node.touch(self.partition)
+
+    def write_marker(self, producer: tuple[int, int], marker: EndMarker, *, strict: bool) -> None:
+        """End a producer's transaction in this partition, and replay the marker. Raises `RefusedBatch`."""
+        payload = self.partition.append_marker(producer, marker, self.node.now_ms, strict=strict)
+        if payload is not None:
+            self._replay_batches(payload)
+            self.node.touch(self.partition)
+
+    def when_committed(self, then: Callable[[ErrorCode], None]) -> None:
+        """Go on once all that has been written here is committed, or can no longer be (the code says why)."""
+        end_offset = self.partition.log.end_offset
+
+        def look() -> bool:
+            if self.resigned:
+                then(ErrorCode.NOT_COORDINATOR)
+            elif self.partition.high_watermark >= end_offset:
+                then(ErrorCode.NONE)
+            elif self.partition.offline is not None:
+                then(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            else:
+                return False
+            return True
+
+        self.node.watches.add(self.partition.name, look)
 
     def answer(self, request: Request, message: Any, failed: Callable[[ErrorCode], Any]) -> None:
         """Reply once all that has been written here is committed, so that no answer can be taken back."""

@@ -98,12 +98,12 @@ def _read_partition(
     try:
         max_bytes = max(0, min(asked.max_bytes, remaining))
         records = partition.read(asked.fetch_offset, max_bytes, at_least_one, committed)
+        aborted = partition.aborted_in(asked.fetch_offset, records) if committed else None
     except LogFailed:
         return _answer(partition, ErrorCode.KAFKA_STORAGE_ERROR)
     result = _answer(partition, ErrorCode.NONE)
     result.records = records
-    if committed:
-        result.aborted = []
+    result.aborted = aborted
     return result
 
 

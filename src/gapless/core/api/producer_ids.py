@@ -100,11 +100,10 @@ def _active(partition: Partition) -> list[PartitionAnswer.ProducerState]:
         PartitionAnswer.ProducerState(
             producer_id=producer_id,
             producer_epoch=producer.epoch,
-            last_sequence=producer.batches[-1].last_sequence,
-            last_timestamp=producer.batches[-1].timestamp_ms,
-            coordinator_epoch=-1,
-            current_txn_start_offset=-1,
+            last_sequence=producer.last_sequence,
+            last_timestamp=producer.last_timestamp_ms,
+            coordinator_epoch=producer.coordinator_epoch,
+            current_txn_start_offset=partition.producers.open_transactions.get(producer_id, -1),
         )
         for producer_id, producer in partition.producers
-        if producer.batches
     ]
