@@ -7,9 +7,13 @@ partition that it leads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.core.shard import Shard, ShardState
+from gapless.core.shard import CoordinatorError, Shard, ShardState, shard_of
+from gapless.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from gapless.core.node import Node
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
@@ -38,6 +42,18 @@ INTERNAL_TOPIC_SHAPES = {
 }
 
 COORDINATORS: dict[str, Callable[[Shard], ShardState]] = {}
+
+
+def find_shard(node: Node, topic: str, key: str) -> Shard:
+    """The shard here that coordinates `key`; raises `CoordinatorError` if it is elsewhere or not ready."""
+    internal = node.image.topics.get(topic)
+    if internal is None:
+        raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
+    shard = node.shards.get((topic, shard_of(key, len(internal.partitions))))
+    if shard is None:
+        raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
+    shard.check_ready()
+    return shard
 
 
 def coordinates(topic: str, new_state: Callable[[Shard], ShardState]) -> None:

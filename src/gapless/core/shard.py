@@ -149,22 +149,30 @@ class Shard:
             self._replay_batches(payload)
             self.node.touch(self.partition)
 
-    def when_committed(self, then: Callable[[ErrorCode], None]) -> None:
+    def when_committed(
+        self, then: Callable[[ErrorCode], None], timeout_ms: int = COMMIT_TIMEOUT_MS
+    ) -> None:
         """Go on once all that has been written here is committed, or can no longer be (the code says why)."""
-        end_offset = self.partition.log.end_offset
+        partition = self.partition
+        end_offset = partition.log.end_offset
+        due_ms = self.node.now_ms + timeout_ms
 
         def look() -> bool:
             if self.resigned:
                 then(ErrorCode.NOT_COORDINATOR)
-            elif self.partition.high_watermark >= end_offset:
+            elif partition.high_watermark >= end_offset:
                 then(ErrorCode.NONE)
-            elif self.partition.offline is not None:
+            elif partition.offline is not None:
                 then(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            elif self.node.now_ms >= due_ms:
+                then(ErrorCode.REQUEST_TIMED_OUT)
             else:
                 return False
             return True
 
-        self.node.watches.add(self.partition.name, look)
+        self.node.watches.add(partition.name, look)
+        if partition.high_watermark < end_offset:
+            self.node.timers.at(due_ms, lambda: self.node.touch(partition))
 
     def answer(self, request: Request, message: Any, failed: Callable[[ErrorCode], Any]) -> None:
         """Reply once all that has been written here is committed, so that no answer can be taken back."""

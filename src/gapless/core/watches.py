@@ -7,7 +7,6 @@ they were set: each waits for all that was written before it was set, so a later
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 from gapless.core.contract import TopicPartition
@@ -20,7 +19,7 @@ class Watches:
     """All watches of a node."""
 
     def __init__(self) -> None:
-        self._queues: dict[TopicPartition, deque[Look]] = {}
+        self._queues: dict[TopicPartition, list[Look]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
@@ -34,14 +33,15 @@ class Watches:
         if queue is not None:
             queue.append(look)
         elif not look():
-            self._queues.setdefault(partition, deque()).append(look)
+            self._queues.setdefault(partition, []).append(look)
 
     def touched(self, partition: TopicPartition) -> None:
         """Something has changed in a partition."""
         queue = self._queues.get(partition)
         if queue is None:
             return
-        while queue and queue[0]():
-            queue.popleft()
+        looks = queue[:]
+        left = [look for look in looks if not look()]
+        queue[: len(looks)] = left
         if not queue:
             del self._queues[partition]

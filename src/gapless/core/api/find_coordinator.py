@@ -13,7 +13,7 @@ from gapless.core.api.topics import Plan, TopicError, new_topic_records
 from gapless.core.changes import Decision
 from gapless.core.contract import Request
 from gapless.core.coordinators import CONSUMER_OFFSETS, INTERNAL_TOPIC_SHAPES, TRANSACTION_STATE
-from gapless.core.shard import CoordinatorError, Shard, shard_of
+from gapless.core.shard import shard_of
 from gapless.wire.apis import ApiKey
 from gapless.wire.errors import ErrorCode
 from gapless.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
@@ -22,18 +22,6 @@ if TYPE_CHECKING:
     from gapless.core.node import Node
 
 TOPIC_OF_KEY_TYPE = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
-
-
-def find_shard(node: Node, topic: str, key: str) -> Shard:
-    """The shard here that coordinates `key`; raises `CoordinatorError` if it is elsewhere or not ready."""
-    internal = node.image.topics.get(topic)
-    if internal is None:
-        raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
-    shard = node.shards.get((topic, shard_of(key, len(internal.partitions))))
-    if shard is None:
-        raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
-    shard.check_ready()
-    return shard
 
 
 @handles(ApiKey.FIND_COORDINATOR, 0, 6)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gapless.core.api.find_coordinator import find_shard
 from gapless.core.api.registry import handles
 from gapless.core.contract import Request
-from gapless.core.coordinators import CONSUMER_OFFSETS
+from gapless.core.coordinators import CONSUMER_OFFSETS, find_shard
 from gapless.core.groups import membership
 from gapless.core.groups.join import join
 from gapless.core.groups.replies import coordinator_error, join_reply, sync_failed
