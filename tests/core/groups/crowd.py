@@ -74,8 +74,7 @@ class Pending:
         self._version = version
         self.request = request
 
-    @property
-    def answered(self) -> bool:
+    def is_answered(self) -> bool:
         return self._crowd.world.answered(self.request)
 
     @property
@@ -98,8 +97,10 @@ class Crowd:
 
     def __init__(self, *, found: bool = True, seed: int = 7, **settings: str) -> None:
         settings.setdefault("offsets_topic_num_partitions", "2")
-        self.world = World(seed=seed, **settings)
+        options: dict[str, Any] = dict(settings)
+        self.world = World(seed=seed, **options)
         self.connections = 100
+        self._requests: list[Request] = []  # kept, because the harness knows them by identity
         if found:
             self.find_coordinator()
 
@@ -110,8 +111,14 @@ class Crowd:
 
     def restart(self) -> None:
         """The broker dies and comes back; its groups are read back from the log."""
-        self.world.restart()
+        self.crash()
         self.world.advance(0)
+
+    def crash(self) -> None:
+        """The broker dies and comes back, and has not read back its groups yet."""
+        replies = self.world.replies
+        self.world.restart()
+        self.world.replies.update(replies)  # what clients have been told they know
 
     def ask(
         self, key: ApiKey, version: int, body: Any, connection: int = 1, client_id: str = "test"
@@ -119,6 +126,8 @@ class Crowd:
         header = RequestHeader(int(key), version, 0, client_id)
         decoded = decode_body(header, memoryview(bytearray(body.encode(version=version))), 0)
         request = Request(connection, header, decoded, "/127.0.0.1")
+        self._requests.append(request)
+        self.world.replies.pop(id(request), None)  # of a forgotten one at the same address
         self.world.step(request)
         return Pending(self, key, version, request)
 
@@ -140,7 +149,8 @@ class Crowd:
             member.join()
         self.world.advance(0)
         for member in members:  # newcomers have made those before them join again
-            if member.joining.answered and member.joining.reply.generation_id != self.group().generation:
+            generation = self.group(member.group).generation
+            if member.joining.is_answered() and member.joining.reply.generation_id != generation:
                 member.join()
         self.world.advance(0)
         for member in members:
@@ -169,7 +179,9 @@ class Crowd:
         found: list[Any] = self.ask(ApiKey.DESCRIBE_GROUPS, version, body).reply.groups
         return found
 
-    def list(self, states: Sequence[str] = (), types: Sequence[str] = (), version: int = 5) -> list[Any]:
+    def list_groups(
+        self, states: Sequence[str] = (), types: Sequence[str] = (), version: int = 5
+    ) -> list[Any]:
         body = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
         reply = self.ask(ApiKey.LIST_GROUPS, version, body).reply
         assert not reply.error_code
@@ -253,7 +265,9 @@ class Crowd:
         everything: bool = False,
     ) -> dict[tuple[str, int], Any]:
         """What is committed, by topic and partition: offsets, or error codes. -1 where there is nothing."""
-        reply = self.fetching(*wanted, group=group, version=version, stable=stable, everything=everything).reply
+        reply = self.fetching(
+            *wanted, group=group, version=version, stable=stable, everything=everything
+        ).reply
         if version >= 8:
             (answer,) = reply.groups
             assert answer.group_id == group
@@ -339,7 +353,7 @@ class Consumer:
     def join(self) -> Pending:
         """Join, if need be in two steps: first for an id, then with it."""
         self.joining = self.send_join()
-        if self.joining.answered and self.joining.error is ErrorCode.MEMBER_ID_REQUIRED:
+        if self.joining.is_answered() and self.joining.error is ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = self.joining.reply.member_id
             self.joining = self.send_join()
         return self.joining

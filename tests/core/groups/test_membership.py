@@ -101,7 +101,7 @@ def test_leaving_ends_waiting() -> None:
     assert newcomer.leave() is ErrorCode.NONE
     assert newcomer.joining.error is ErrorCode.UNKNOWN_MEMBER_ID
     member.join()
-    assert member.joining.answered
+    assert member.joining.is_answered()
 
 
 def test_an_id_that_was_given_can_be_given_back() -> None:

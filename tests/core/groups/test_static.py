@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gapless.core.groups.group import GroupState
@@ -9,13 +11,13 @@ from gapless.wire.errors import ErrorCode
 from tests.core.groups.crowd import REBALANCE_MS, SESSION_MS, Consumer, Crowd, subscription
 
 
-def two(crowd: Crowd, **options: object) -> tuple[Consumer, Consumer]:
+def two(crowd: Crowd, **options: Any) -> tuple[Consumer, Consumer]:
     members = [crowd.newcomer(instance=name, **options) for name in ("a", "b")]
     crowd.settle(*members)
     return members[0], members[1]
 
 
-def restarted(crowd: Crowd, member: Consumer, **options: object) -> Consumer:
+def restarted(crowd: Crowd, member: Consumer, **options: Any) -> Consumer:
     return crowd.newcomer(instance=member.instance, **options)
 
 
@@ -83,7 +85,7 @@ def test_a_restart_with_other_protocols_makes_all_rebalance() -> None:
     leader, follower = two(crowd, protocols=both)
     again = restarted(crowd, follower, protocols={"sticky": subscription("t")})
     again.join()
-    assert not again.joining.answered
+    assert not again.joining.is_answered()
     assert leader.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
     leader.join()
     assert again.joining.reply.protocol_name == "sticky"
@@ -96,8 +98,8 @@ def test_a_restart_during_the_round_of_joins_takes_over_the_place_in_it() -> Non
     leader.join()
     follower_again = restarted(crowd, follower)
     follower_again.join()
-    assert leader.joining.answered
-    assert follower_again.joining.answered
+    assert leader.joining.is_answered()
+    assert follower_again.joining.is_answered()
     ids = {member.member_id for member in leader.joining.reply.members}
     assert ids == {leader.member_id, follower_again.joining.reply.member_id}
 
@@ -154,7 +156,7 @@ def test_when_no_static_member_joins_again_the_group_waits_on() -> None:
     assert len(crowd.group().members) == 2
     leader.join()
     crowd.world.advance(REBALANCE_MS)
-    assert leader.joining.answered
+    assert leader.joining.is_answered()
 
 
 def test_two_instances_with_one_name_fence_each_other_and_never_both_live() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gapless.core.groups.group import GroupState
@@ -9,7 +11,7 @@ from gapless.wire.errors import ErrorCode
 from tests.core.groups.crowd import REBALANCE_MS, SESSION_MS, Consumer, Crowd
 
 
-def completing(crowd: Crowd, size: int = 2, **options: int) -> list[Consumer]:
+def completing(crowd: Crowd, size: int = 2, **options: Any) -> list[Consumer]:
     """A group whose generation is fixed and not assigned yet; the leader first."""
     members = [crowd.newcomer(**options) for _ in range(size)]
     for member in members:
@@ -20,7 +22,7 @@ def completing(crowd: Crowd, size: int = 2, **options: int) -> list[Consumer]:
             member.join()
     while crowd.group().state is GroupState.PREPARING:
         for member in members:
-            if member.joining.answered:
+            if member.joining.is_answered():
                 member.join()
     assert members[0].leads
     for member in members:
@@ -34,7 +36,7 @@ def test_each_member_gets_what_the_leader_assigned_to_it(version: int) -> None:
     crowd = Crowd()
     leader, follower = completing(crowd)
     follower.sync(version=version)
-    assert not follower.syncing.answered
+    assert not follower.syncing.is_answered()
     leader.sync({leader.member_id: b"zero", follower.member_id: b"one"}, version=version)
     assert bytes(leader.syncing.reply.assignment) == b"zero"
     assert bytes(follower.syncing.reply.assignment) == b"one"
@@ -67,8 +69,8 @@ def test_an_assignment_is_told_only_when_it_is_durable() -> None:
     crowd.world.hold_flushes = True
     follower.sync()
     leader.sync({follower.member_id: b"one"})
-    assert not leader.syncing.answered
-    assert not follower.syncing.answered
+    assert not leader.syncing.is_answered()
+    assert not follower.syncing.is_answered()
     crowd.world.finish_flushes()
     assert bytes(follower.syncing.reply.assignment) == b"one"
 
@@ -86,7 +88,7 @@ def test_an_assignment_is_told_only_when_it_is_durable() -> None:
         ({"group_instance_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_only_the_generation_at_hand_is_synced(wrong: dict[str, object], error: ErrorCode) -> None:
+def test_only_the_generation_at_hand_is_synced(wrong: dict[str, Any], error: ErrorCode) -> None:
     crowd = Crowd()
     (leader,) = completing(crowd, 1)
     assert leader.sync({}, **wrong).error is error
@@ -170,6 +172,6 @@ def test_when_the_disk_fails_nobody_is_told_an_assignment() -> None:
     crowd.state().shard.partition.offline = "broken"
     assert leader.sync({}).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert leader.heartbeat() is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert not follower.syncing.answered
+    assert not follower.syncing.is_answered()
     crowd.world.advance(10 * REBALANCE_MS)  # the clocks run on, and nothing breaks
     assert follower.syncing.error in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_MEMBER_ID)

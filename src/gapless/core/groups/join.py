@@ -247,6 +247,9 @@ def _keep_place(asked: _Join, group: Group, former: Member, member_id: str) -> N
     leader = member_id if former_leader == former.member_id else former_leader
     groups.write_group(group.group_id, value._replace(leader=leader, members=tuple(members)))
     fence(groups, former)
+    if former.member_id in group.unsynced:
+        del group.unsynced[former.member_id]
+        group.unsynced[member_id] = None
     member = group.members[member_id]
     group.update(member, asked.protocols, asked.rebalance_timeout_ms, asked.session_timeout_ms)
     is_alive(groups, group, member)
