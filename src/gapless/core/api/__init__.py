@@ -1,10 +1,12 @@
 """One file per API or small family; importing this package registers them all."""
 
 from gapless.core.api import (
+    add_partitions_to_txn,
     api_versions,
     cluster,
     configs,
     delete_records,
+    end_txn,
     fetch,
     find_coordinator,
     group_membership,
@@ -18,13 +20,18 @@ from gapless.core.api import (
     produce,
     producer_ids,
     topics,
+    transactions,
+    txn_offset_commit,
+    write_txn_markers,
 )
 
 __all__ = [
+    "add_partitions_to_txn",
     "api_versions",
     "cluster",
     "configs",
     "delete_records",
+    "end_txn",
     "fetch",
     "find_coordinator",
     "group_membership",
@@ -38,4 +45,7 @@ __all__ = [
     "produce",
     "producer_ids",
     "topics",
+    "transactions",
+    "txn_offset_commit",
+    "write_txn_markers",
 ]

@@ -17,11 +17,26 @@ from gapless.wire.messages import ApiVersionsResponse
 if TYPE_CHECKING:
     from gapless.core.node import Node
 
+FEATURES = {"transaction.version": 2}
+"""The levels in force of what all brokers must agree on (2: every transaction has its own epoch, KIP-890)."""
+
 
 @handles(ApiKey.API_VERSIONS, 0, 4)
 def api_versions(node: Node, request: Request) -> ApiVersionsResponse:
-    """Every API with its range."""
-    return describe_versions(ErrorCode.NONE)
+    """Every API with its range, and every feature with its level."""
+    response = describe_versions(ErrorCode.NONE)
+    # Clients before version 4 cannot read a lowest level of 0.
+    lowest = 0 if request.header.api_version >= 4 else 1
+    response.supported_features = [
+        ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=lowest, max_version=level)
+        for name, level in FEATURES.items()
+    ]
+    response.finalized_features = [
+        ApiVersionsResponse.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+        for name, level in FEATURES.items()
+    ]
+    response.finalized_features_epoch = node.image.version
+    return response
 
 
 def describe_versions(error: ErrorCode) -> ApiVersionsResponse:

@@ -1,8 +1,9 @@
 """Produce: append batches, answer once they are as safe as the client asked.
 
 Version notes: 3 is the first with today's record format; 9 is flexible; 10 tells the leader on an error;
-13 names topics by id. Versions 0 to 2 are advertised, though refused, because librdkafka concludes from their
-absence that compression is not supported (KAFKA-18659).
+12 relies on the broker to add partitions to transactions; 13 names topics by id. Versions 0 to 2 are
+advertised, though refused, because librdkafka concludes from their absence that compression is not supported
+(KAFKA-18659).
 
 acks=0 gets no answer, not even an error: Kafka closes the connection then, so that the client refreshes its
 metadata, and so do we.
@@ -14,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from gapless.core.api.registry import handles
 from gapless.core.contract import Request, TopicPartition
-from gapless.core.partition import Partition
+from gapless.core.coordinators import INTERNAL_TOPICS
+from gapless.core.partition import Admission, Partition
 from gapless.core.producers import RefusedBatch
+from gapless.core.transactions.joining import Errors, Joining, join
+from gapless.core.transactions.replies import produce_error
 from gapless.wire.apis import ApiKey
-from gapless.wire.batch import Opening
+from gapless.wire.batch import HEADER_SIZE, Opening, parse_header
 from gapless.wire.errors import ErrorCode
 from gapless.wire.produce import (
     ProducePartition,
@@ -30,6 +34,9 @@ from gapless.wire.produce import (
 
 if TYPE_CHECKING:
     from gapless.core.node import Node
+
+
+BROKER_ADDS_FROM = 12
 
 
 class _Unsettled:
@@ -73,9 +80,11 @@ class _Unsettled:
 class _Work:
     """One request on its way into the logs."""
 
-    __slots__ = ("acks", "opening", "unsettled", "version")
+    __slots__ = ("acks", "admissions", "opening", "unsettled", "version")
 
     def __init__(self, request: Request) -> None:
+        self.admissions: dict[TopicPartition, Admission | ErrorCode] = {}
+        """Where a transaction begins: what its coordinator's word counts for, or what it said against it."""
         self.acks: int = request.body.acks
         self.version = request.header.api_version
         self.opening = Opening()
@@ -84,9 +93,63 @@ class _Work:
 
 @handles(ApiKey.PRODUCE, 3, 13, advertised_min=0)
 def produce(node: Node, request: Request) -> Any | None:
-    """Append everything at once; wait only if something is not safe yet."""
-    body: ProduceRequest = request.body
+    """Append everything at once; wait only if something is not safe yet.
+
+    If a transaction begins in a partition, its coordinator is asked first.
+    """
     work = _Work(request)
+    if request.body.transactional_id is not None:
+        joining = _unjoined(node, work, request)
+        if joining is not None:
+            join(node, joining, lambda errors: _go_on(node, request, work, errors))
+            return None
+    return _append_all(node, request, work)
+
+
+def _go_on(node: Node, request: Request, work: _Work, errors: Errors) -> None:
+    """The coordinator has spoken: append, but not where it refused."""
+    for name, error in errors.items():
+        if error:
+            work.admissions[name] = produce_error(error, work.version)
+    response = _append_all(node, request, work)
+    if response is not None:
+        node.reply(request, response)
+
+
+def _unjoined(node: Node, work: _Work, request: Request) -> Joining | None:
+    """Where a request would begin its producer's transaction: what its coordinator must be asked."""
+    body: ProduceRequest = request.body
+    producers: dict[tuple[int, int], None] = {}
+    for asked in body.topics:
+        topic = node.topic(asked.name, asked.topic_id)
+        for part in asked.partitions:
+            if topic is None or topic.name in INTERNAL_TOPICS:
+                continue
+            partition = node.partitions.get((topic.name, part.partition))
+            if partition is None or not partition.is_leader:
+                continue
+            if part.payload is None or len(part.payload) < HEADER_SIZE:
+                continue
+            batch = parse_header(part.payload, 0)
+            producer = batch.producer_id, batch.producer_epoch
+            if batch.is_transactional and not partition.producers.has_open(*producer):
+                begins_at_zero = work.version >= BROKER_ADDS_FROM
+                work.admissions[partition.name] = partition.admission(
+                    batch.producer_id, begins_at_zero=begins_at_zero
+                )
+                producers[producer] = None
+    if len(producers) > 1:
+        work.admissions = dict.fromkeys(work.admissions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if len(producers) != 1 or body.transactional_id is None:
+        return None
+    (producer,) = producers
+    adds = work.version >= BROKER_ADDS_FROM
+    return Joining(body.transactional_id, producer, list(work.admissions), adds)
+
+
+def _append_all(node: Node, request: Request, work: _Work) -> ProduceResponse | None:
+    """The response, or None if it follows."""
+    body: ProduceRequest = request.body
     response = ProduceResponse([_append_topic(node, work, topic) for topic in body.topics])
     body.topics = []  # the records are in the log: a request that waits must not hold them
     if body.acks == 0:
@@ -110,6 +173,8 @@ def _append_topic(node: Node, work: _Work, asked: ProduceTopic) -> ProduceTopicR
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if asked.topic_id is None else ErrorCode.UNKNOWN_TOPIC_ID
             )
             result = ProducePartitionResult(part.partition, missing)
+        elif topic.name in INTERNAL_TOPICS:
+            result = ProducePartitionResult(part.partition, ErrorCode.INVALID_TOPIC_EXCEPTION)
         else:
             result = _append(node, work, topic.name, part)
         results.append(result)
@@ -124,7 +189,12 @@ def _append(node: Node, work: _Work, topic: str, part: ProducePartition) -> Prod
     try:
         if part.payload is None:
             raise RefusedBatch(ErrorCode.INVALID_RECORD, "the request holds no records")
-        appended = partition.append(part.payload, work.acks, node.now_ms, work.version, work.opening)
+        admission = work.admissions.get(partition.name) if work.admissions else None
+        if isinstance(admission, ErrorCode):
+            raise RefusedBatch(admission, "the partition is not part of the producer's transaction")
+        appended = partition.append(
+            part.payload, work.acks, node.now_ms, work.version, work.opening, admission
+        )
     except RefusedBatch as refusal:
         leader = None
         if refusal.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:

@@ -1,6 +1,6 @@
-"""InitProducerId and DescribeProducers: who may write idempotently, and what partitions remember of them.
+"""InitProducerId and DescribeProducers: who may write, and what partitions remember of them.
 
-Ids come from blocks that are reserved in the journal, so no id is ever given twice, whatever crashes.
+Version notes: InitProducerId 3 lets a producer go on after an error, 4 tells a fenced one from other errors.
 """
 
 from __future__ import annotations
@@ -8,10 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gapless.core.api.registry import handles
-from gapless.core.changes import Decision
 from gapless.core.contract import Request
 from gapless.core.partition import Partition
-from gapless.core.records import ProducerIdsReserved
+from gapless.core.producer_id_block import take_producer_id
+from gapless.core.shard import CoordinatorError
+from gapless.core.transactions import rules
+from gapless.core.transactions.replies import commit_error, fenced_error
+from gapless.core.transactions.state import find_transactions
+from gapless.core.transactions.transaction import State, Transaction
 from gapless.wire.apis import ApiKey
 from gapless.wire.errors import ErrorCode
 from gapless.wire.messages import (
@@ -20,49 +24,92 @@ from gapless.wire.messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from gapless.wire.transaction_records import MAX_ID_BYTES
 
 if TYPE_CHECKING:
     from gapless.core.node import Node
 
-BLOCK_SIZE = 1000
 TopicAnswer = DescribeProducersResponse.TopicResponse
 PartitionAnswer = TopicAnswer.PartitionResponse
 
 
 @handles(ApiKey.INIT_PRODUCER_ID, 0, 5)
 def init_producer_id(node: Node, request: Request) -> Any | None:
-    """A fresh id at epoch 0, for an idempotent producer."""
-    body: InitProducerIdRequest = request.body
-    if body.transactional_id is not None:
-        return _given(ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, -1)
-    if node.producer_ids:
-        return _take(node)
-    block = range(0)
-
-    def decide() -> Decision:
-        nonlocal block
-        if node.producer_ids:  # an earlier request in the queue fetched a block for all
-            return Decision([], lambda: _take(node))
-        block = range(node.image.next_producer_id, node.image.next_producer_id + BLOCK_SIZE)
-        return Decision([ProducerIdsReserved(block.stop)], answer)
-
-    def answer() -> InitProducerIdResponse:
-        node.producer_ids = block
-        return _take(node)
-
-    node.change(request, decide, failed=lambda _reason: _given(ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, -1))
+    """A fresh id for an idempotent producer; a transactional one keeps its id, under a new epoch."""
+    if request.body.transactional_id is not None:
+        return _Initialization(node, request).begin()
+    take_producer_id(
+        node,
+        lambda producer_id: node.reply(request, _given(ErrorCode.NONE, (producer_id, 0))),
+        lambda: node.reply(request, _given(ErrorCode.COORDINATOR_NOT_AVAILABLE)),
+    )
     return None
 
 
-def _take(node: Node) -> InitProducerIdResponse:
-    producer_id, node.producer_ids = node.producer_ids[0], node.producer_ids[1:]
-    return _given(ErrorCode.NONE, producer_id, 0)
-
-
-def _given(error: ErrorCode, producer_id: int, epoch: int) -> InitProducerIdResponse:
+def _given(error: ErrorCode, producer: tuple[int, int] = (-1, -1)) -> InitProducerIdResponse:
     return InitProducerIdResponse(
-        throttle_time_ms=0, error_code=int(error), producer_id=producer_id, producer_epoch=epoch
+        throttle_time_ms=0, error_code=int(error), producer_id=producer[0], producer_epoch=producer[1]
     )
+
+
+class _Initialization:
+    """A transactional producer starts: it gets a new epoch, and what its predecessor left open is aborted."""
+
+    def __init__(self, node: Node, request: Request) -> None:
+        self._node = node
+        self._request = request
+        self._body: InitProducerIdRequest = request.body
+        self._id: str = request.body.transactional_id
+        self._claimed: tuple[int, int] | None = (self._body.producer_id, self._body.producer_epoch)
+        if request.header.api_version < 3 or self._claimed == (-1, -1):
+            self._claimed = None
+
+    def begin(self) -> InitProducerIdResponse | None:
+        """The refusal, if it is plain from the request; else the answer follows."""
+        if not self._id or len(self._id.encode()) > MAX_ID_BYTES:
+            return _given(ErrorCode.INVALID_REQUEST)
+        if self._claimed is not None and -1 in self._claimed:
+            return _given(ErrorCode.INVALID_REQUEST)
+        if not 0 < self._body.transaction_timeout_ms <= self._node.settings.get("transaction.max.timeout.ms"):
+            return _given(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        self._start(None)
+        return None
+
+    def _start(self, new_id: int | None) -> None:
+        """Decide on what is known now; comes again with a fresh producer id if one is needed."""
+        try:
+            transactions = find_transactions(self._node, self._id)
+            current = transactions.transactions.get(self._id)
+            if current is not None:
+                rules.check_start(current, self._claimed)
+                if current.state is State.ONGOING:
+                    transactions.fence(self._id)
+                    raise CoordinatorError(ErrorCode.CONCURRENT_TRANSACTIONS)
+            if new_id is None and rules.start_needs_id(current, self._claimed):
+                transactions.make_room()
+                take_producer_id(
+                    self._node, self._start, lambda: self._refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                )
+                return
+            started = self._started(current, new_id)
+            transactions.write(started)
+        except CoordinatorError as error:
+            self._refuse(error.code)
+            return
+        given = _given(ErrorCode.NONE, started.producer)
+        transactions.shard.answer(self._request, given, failed=lambda error: _given(commit_error(error)))
+
+    def _started(self, current: Transaction | None, new_id: int | None) -> Transaction:
+        timeout_ms: int = self._body.transaction_timeout_ms
+        if current is not None:
+            return rules.restart(current, self._claimed, timeout_ms, new_id, self._node.now_ms)
+        if new_id is None:
+            raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return rules.start(self._id, new_id, timeout_ms, self._node.now_ms)
+
+    def _refuse(self, error: ErrorCode) -> None:
+        told = fenced_error(error, knows_fencing=self._request.header.api_version >= 4)
+        self._node.reply(self._request, _given(told))
 
 
 @handles(ApiKey.DESCRIBE_PRODUCERS, 0, 0)

@@ -1,0 +1,92 @@
+"""Markers: the word in each partition of a transaction that it was committed or aborted.
+
+`write_marker` is the side of a partition's leader. `send_markers` is the coordinator's: it finds each leader
+and gives it its markers. Here is the seam to other brokers: a leader elsewhere is to be sent a
+WriteTxnMarkers request; until brokers can talk to each other its partitions are answered as led elsewhere,
+and tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.core.contract import TopicPartition
+from gapless.core.producers import RefusedBatch
+from gapless.core.transactions.transaction import EACH_WITH_ITS_EPOCH
+from gapless.wire.errors import ErrorCode
+from gapless.wire.transaction_records import EndMarker
+
+if TYPE_CHECKING:
+    from gapless.core.node import Node
+    from gapless.core.partition import Partition
+
+
+class Ending(NamedTuple):
+    """What a coordinator tells partitions of a transaction's end."""
+
+    producer: tuple[int, int]
+    committed: bool
+    coordinator_epoch: int
+    transaction_version: int = 0
+
+
+def send_markers(
+    node: Node,
+    ending: Ending,
+    partitions: Iterable[TopicPartition],
+    then: Callable[[TopicPartition, ErrorCode], None],
+) -> None:
+    """Let every partition's leader write the marker; `then` hears of each when committed, or why not."""
+    for name in partitions:
+        topic = node.image.topics.get(name.topic)
+        if topic is None or name.partition >= len(topic.partitions):
+            then(name, ErrorCode.NONE)  # deleted meanwhile: nobody will read it
+        elif topic.partitions[name.partition].leader == node.node_id:
+            write_marker(node, name, ending, lambda error, name=name: then(name, error))  # type: ignore[misc]
+        else:
+            then(name, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def write_marker(node: Node, name: TopicPartition, ending: Ending, then: Callable[[ErrorCode], None]) -> None:
+    """Write a marker into a partition that is led here, and go on when it is committed."""
+    partition = node.partitions.get(name)
+    if partition is None:
+        then(node.absence(*name))
+        return
+    marker = EndMarker(ending.committed, ending.coordinator_epoch)
+    strict = ending.transaction_version >= EACH_WITH_ITS_EPOCH
+    shard = node.shards.get(name)
+    try:
+        if shard is None:
+            partition.append_marker(ending.producer, marker, node.now_ms, strict=strict)
+        elif shard.ready:
+            shard.write_marker(ending.producer, marker, strict=strict)
+        else:
+            raise RefusedBatch(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition's records are still being read"
+            )
+    except RefusedBatch as refusal:
+        then(refusal.code)
+        return
+    node.touch(partition)
+    node.flush_later(partition)
+    _when_committed(node, partition, then)
+
+
+def _when_committed(node: Node, partition: Partition, then: Callable[[ErrorCode], None]) -> None:
+    end_offset = partition.log.end_offset
+    leader_epoch = partition.leader_epoch
+
+    def look() -> bool:
+        if partition.leader_epoch != leader_epoch or node.partitions.get(partition.name) is not partition:
+            then(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif partition.high_watermark >= end_offset:
+            then(ErrorCode.NONE)
+        elif partition.offline is not None:
+            then(ErrorCode.KAFKA_STORAGE_ERROR)
+        else:
+            return False
+        return True
+
+    node.watches.add(partition.name, look)
