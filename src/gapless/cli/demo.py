@@ -114,12 +114,13 @@ def _figures(account: Account) -> tuple[int, int, int, int, int]:
 def _verdict(result: Result) -> str:
     if not result.clean:
         return styled("NOT CLEAN: the table is not what was acknowledged; see above.", "bold red")
-    crash = ""
+    good = styled("Nothing lost, nothing doubled:", "bold green")
+    lines = [
+        f"{good} all {result.acknowledged:,} acknowledged records are in the table, once each, in order."
+    ]
     if result.outage is not None:
-        crash = f" The broker was killed after {result.outage.acknowledged_before:,} and down for "
-        crash += f"{result.outage.down_s:.1f} s."
-    good = "Nothing lost, nothing doubled:"
-    return (
-        f"{styled(good, 'bold green')} all {result.acknowledged:,} acknowledged records are in the table, "
-        f"once each, in order.{crash} ({result.seconds:.0f} s)"
-    )
+        crash = (
+            f"{result.outage.acknowledged_before:,} acknowledgements, down for {result.outage.down_s:.1f} s"
+        )
+        lines.append(f"The broker was killed after {crash}; all this took {result.seconds:.0f} s.")
+    return "\n".join(lines)
