@@ -221,15 +221,20 @@ class FileLog:
         active = self._active
         segment = active if offset >= active.base_offset else self._segment_of(offset)
         try:
-            position, size = segment.locate(offset)
-            limit = segment.size if before >= segment.end_offset else segment.locate(before)[0]
-            available = limit - position
-            if available > max_bytes:
-                if size > max_bytes:
-                    available = size if at_least_one else 0
+            position, size, next_offset = segment.locate(offset)
+            end, end_offset = segment.size, segment.end_offset
+            if before < end_offset:
+                end, end_offset = segment.start_of(before)
+            if end - position > max_bytes:
+                if size <= max_bytes:
+                    end, end_offset = segment.boundary(position + max_bytes, position + size)
+                elif at_least_one:
+                    end, end_offset = position + size, next_offset
                 else:
-                    available = segment.boundary(position + max_bytes, position + size) - position
-            return FileSlice(segment.open(), position, available) if available > 0 else NOTHING
+                    return NOTHING
+            if end <= position:
+                return NOTHING
+            return FileSlice(segment.open(), position, end - position, end_offset)
         except (OSError, DamagedLog) as error:
             raise self._read_failed(error) from error
 

@@ -222,16 +222,28 @@ class Segment:
 
     # ---------------------------------------------------------------------------------------- finding
 
-    def locate(self, offset: int) -> tuple[int, int]:
-        """Position and size of the first batch that ends at or after `offset` (which the segment holds)."""
+    def locate(self, offset: int) -> tuple[int, int, int]:
+        """The first batch that ends at or after `offset` (which the segment holds): position, size, end."""
         recent = self._recent_last
         if recent and offset > self._recent_floor:
             positions = self._recent_positions
             i = bisect_left(recent, offset)
             following = positions[i + 1] if i + 1 < len(positions) else self.size
-            return positions[i], following - positions[i]
+            return positions[i], following - positions[i], recent[i] + 1
         batch = self.find(offset)
-        return batch.position, batch.size
+        return batch.position, batch.size, batch.last_offset + 1
+
+    def start_of(self, offset: int) -> tuple[int, int]:
+        """Where the batch that holds `offset` begins: its position, and its first offset."""
+        recent = self._recent_last
+        if recent and offset > self._recent_floor:
+            i = bisect_left(recent, offset)
+            return self._recent_positions[i], self._recent_start(i)
+        batch = self.find(offset)
+        return batch.position, batch.base_offset
+
+    def _recent_start(self, index: int) -> int:
+        return (self._recent_last[index - 1] if index else self._recent_floor) + 1
 
     def find(self, offset: int) -> Skimmed:
         """`locate` by the index and the log: the batch as it is in the file."""
@@ -243,16 +255,20 @@ class Segment:
                 return batch
         raise DamagedLog(self.path, self.size, f"it ends before offset {offset}")
 
-    def boundary(self, limit: int, start: int) -> int:
-        """The last end of a batch at or below `limit`; `start` is such a boundary, too."""
+    def boundary(self, limit: int, start: int) -> tuple[int, int]:
+        """The last boundary of batches at or below position `limit`, and the offset there.
+
+        `start` is such a boundary, too.
+        """
         if limit >= self.size:
-            return self.size
+            return self.size, self.end_offset
         positions = self._recent_positions
         if positions and limit >= positions[0]:
-            return max(start, positions[bisect_right(positions, limit) - 1])
+            i = bisect_right(positions, limit) - 1
+            return positions[i], self._recent_start(i)
         return self._by_index(lambda: self._walk_to_position(limit, start))
 
-    def _walk_to_position(self, limit: int, start: int) -> int:
+    def _walk_to_position(self, limit: int, start: int) -> tuple[int, int]:
         slot = self.offsets.floor(1, limit)
         if slot >= 0 and self.offsets.entry(slot)[1] > start:
             walk = self._walk(slot)
@@ -260,8 +276,8 @@ class Segment:
             walk = skim(self.open(), start, self.size, self._probes)
         for batch in walk:
             if batch.position + batch.size > limit:
-                return batch.position
-        return self.size
+                return batch.position, batch.base_offset
+        return self.size, self.end_offset
 
     def _walk(self, slot: int) -> Iterator[Skimmed]:
         """Batches from the one that an index slot names (-1: the first), which must be there as it says."""
