@@ -31,7 +31,7 @@ app = new_app()
 EXAMPLES = examples(
     "gapless demo",
     "gapless demo --records 100000 --json",
-    "gapless demo --data ./demo     (keeps the log, the table and what Spark said)",
+    "gapless demo --data ./demo",
 )
 
 
@@ -40,16 +40,18 @@ def demo(
     records: Annotated[int, typer.Option(metavar="N", min=100, help="How many records to send.")] = 1_000_000,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A new folder to keep everything in.", show_default=False),
+        typer.Option(
+            metavar="DIR", help="Keep broker, table and logs in this new folder.", show_default=False
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Send a million records, kill the broker in the middle, and account for every one of them.
 
-    Starts a broker and a Spark streaming job that carries the topic into a Parquet table, sends numbered
-    records, kills the broker with SIGKILL when half are acknowledged, starts it again, and then compares what
-    was acknowledged with the topic and with the table, record by record. The exit code is 1 if a record was
-    lost, doubled or reordered.
+    Starts a broker, and a Spark job that carries a topic into a Parquet table.
+    Sends numbered records; kills the broker (SIGKILL) at half, starts it again.
+    Compares what was acknowledged with the topic and the table, one by one.
+    The exit code is 1 if a record was lost, doubled or reordered.
     """
     require_spark()
     from gapless.demo.scenario import Plan, run_demo
