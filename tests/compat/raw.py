@@ -35,6 +35,7 @@ class RawClient:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._protocol = KafkaProtocol(client_id="compat-raw")
+        self._answers: list[Any] = []
 
     def send(self, request: Any) -> None:
         self._protocol.send_request(request)
@@ -42,13 +43,12 @@ class RawClient:
 
     def receive(self) -> Any:
         """The next answer; ConnectionError if the broker closed the connection instead."""
-        while True:
+        while not self._answers:
             received = self._connection.recv(1 << 20)
             if not received:
                 raise ConnectionError("closed by the broker")
-            answers = self._protocol.receive_bytes(received)
-            if answers:
-                return answers[0][1]
+            self._answers += [answer for _, answer in self._protocol.receive_bytes(received)]
+        return self._answers.pop(0)
 
     def ask(self, request: Any) -> Any:
         self.send(request)
@@ -92,6 +92,16 @@ class RawClient:
         while deadline.open():
             (found,) = self.ask(list_offsets_request(topic, range(partitions), version=7)).topics
             if not any(place.error_code for place in found.partitions):
+                return
+
+    def wait_until_unknown(self, topic: str) -> None:
+        """Until a deleted topic has gone from metadata."""
+        deadline = Deadline(f"end of {topic}")
+        wanted = MetadataRequest.MetadataRequestTopic(name=topic)
+        while deadline.open():
+            asked = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False, version=12)
+            (found,) = self.ask(asked).topics
+            if found.error_code:
                 return
 
     def produce(

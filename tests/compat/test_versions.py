@@ -106,6 +106,16 @@ def test_bytes_after_a_request_are_not_minded(raw: RawClient) -> None:
     assert raw.receive().brokers
 
 
+def test_answers_come_in_the_order_of_the_requests(raw: RawClient, new_topic: NewTopic) -> None:
+    """Also if the first has to wait and the others need not."""
+    topic = new_topic()
+    raw.send(fetch_request({topic: [fetch_partition(0, 0)]}))
+    raw.send(metadata(topic, 9))
+    raw.send(list_offsets_request(topic, [0], version=7))
+    kinds = [type(raw.receive()).__name__ for _ in range(3)]
+    assert kinds == ["FetchResponse", "MetadataResponse", "ListOffsetsResponse"]
+
+
 @pytest.mark.parametrize("version", range(FIRST_PRODUCE, 14))
 def test_produce_in_every_version(raw: RawClient, new_topic: NewTopic, version: int) -> None:
     """From 13 on, topics have ids instead of names."""
