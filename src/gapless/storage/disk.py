@@ -187,6 +187,11 @@ def file_size(path: str) -> int:
     return os.stat(path).st_size  # noqa: PTH116
 
 
+def modified_ms(path: str) -> int:
+    """When a file was last written, in milliseconds of the wall clock."""
+    return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
+
+
 def list_files(path: str) -> dict[str, int]:
     """The names of the plain files in a folder, with their sizes."""
     with os.scandir(path) as entries:

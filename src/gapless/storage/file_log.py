@@ -252,11 +252,19 @@ class FileLog:
 
     def segments(self) -> Sequence[SegmentInfo]:
         """See `core.log.Log`."""
+        return [
+            SegmentInfo(segment.base_offset, segment.end_offset, segment.size, self._largest_time(segment))
+            for segment in self._segments
+        ]
+
+    def _largest_time(self, segment: Segment) -> int:
+        """A segment that cannot be read counts as old as its file, lest it keep retention from its work."""
+        try:
+            return segment.latest()[0]
+        except (OSError, DamagedLog) as error:
+            logger.warning("retention goes by the age of the file: %s", self._read_failed(error))
         with self._reading():
-            return [
-                SegmentInfo(segment.base_offset, segment.end_offset, segment.size, segment.latest()[0])
-                for segment in self._segments
-            ]
+            return disk.modified_ms(segment.path)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """See `core.log.Log`."""
@@ -491,7 +499,7 @@ class FileLog:
     def note_created(self, name: str) -> None:
         """The folder is new, and has a file of that name: the next flush makes both durable."""
         self._unsynced_names.add(name)
-        self._directory_changed = self._is_new = True
+        self._directory_changed = self._is_new = self._epochs.changed = True
 
     def write_indexes(self) -> None:
         """Complete the index files, so that a flush makes all of them durable. Raises `LogFailed`."""

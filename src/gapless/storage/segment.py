@@ -54,9 +54,10 @@ class Segment:
     """Batches from `base_offset` up to (not including) `end_offset`."""
 
     __slots__ = (
-        "_cache", "_indexes_loaded", "_probes", "_recent_floor", "_recent_last", "_recent_positions", "_stem",
-        "_unindexed_bytes", "base_offset", "end_offset", "file", "first_timestamp", "interval_bytes",
-        "max_timestamp", "max_timestamp_offset", "offsets", "pinned", "size", "synced_bytes", "times",
+        "_cache", "_indexes_loaded", "_indexes_stuck", "_probes", "_recent_floor", "_recent_last",
+        "_recent_positions", "_stem", "_unindexed_bytes", "base_offset", "end_offset", "file",
+        "first_timestamp", "interval_bytes", "max_timestamp", "max_timestamp_offset", "offsets", "pinned",
+        "size", "synced_bytes", "times",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +77,7 @@ class Segment:
         self.offsets = Index(self._stem + INDEX_SUFFIX, OFFSET_ENTRY, probes)
         self.times = Index(self._stem + TIME_INDEX_SUFFIX, TIME_ENTRY, probes)
         self._indexes_loaded = True
+        self._indexes_stuck = False
         self.max_timestamp = -1
         self.max_timestamp_offset = -1
         self.first_timestamp: int | None = None
@@ -157,7 +159,7 @@ class Segment:
             self.max_timestamp_offset = last_offset
         if self._unindexed_bytes > self.interval_bytes:
             # The time first: whatever a crash leaves of them, the time index is never behind the other.
-            self._note_time()
+            self.note_time()
             self.offsets.add(last_offset - self.base_offset, position)
             self._unindexed_bytes = 0
         self._unindexed_bytes += size
@@ -179,9 +181,10 @@ class Segment:
             self.end_offset = batch.base_offset
         self.note(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
         if self.group_is_due:
-            self.write_indexes()
+            self.keep_indexes()
 
-    def _note_time(self) -> None:
+    def note_time(self) -> None:
+        """Index the largest timestamp so far, if it is not."""
         last = self.times.last
         if self.max_timestamp > (last[0] if last else -1):
             self.times.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
@@ -196,10 +199,22 @@ class Segment:
         self.times.write_pending()
         self.offsets.write_pending()
 
+    def keep_indexes(self) -> None:
+        """Write what was found anew; on a full disk it stays in memory: a log must be readable even there."""
+        if self._indexes_stuck:
+            return
+        try:
+            self.write_indexes()
+        except OSError as error:
+            self._indexes_stuck = True
+            logger.warning(
+                "%s stays incomplete, its entries in memory: %s", self.offsets.path, error.strerror
+            )
+
     def seal(self) -> None:
         """Complete the indexes: the last entry for the time is then the largest timestamp of all."""
         if self._indexes_loaded:
-            self._note_time()
+            self.note_time()
             self.write_indexes()
 
     @property
@@ -459,7 +474,8 @@ class Segment:
         self.end_offset = self.base_offset
         for batch in skim(self.open(), 0, size, self._probes, far=True):
             self.note_found(batch)
-        self.seal()
+        self.note_time()
+        self.keep_indexes()
         if self.end_offset != end_offset:
             raise DamagedLog(self.path, size, f"it ends at offset {self.end_offset} instead of {end_offset}")
 
