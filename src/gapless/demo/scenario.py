@@ -137,6 +137,8 @@ def _send_through_a_crash(
             show_carried(carrier.carried)
             if crash is None and acknowledged >= plan.records // 2:
                 crash = aside.submit(_crash, broker, sender, watcher)
+            elif crash is not None and crash.done():
+                crash.result()  # a broker that did not come back ends the demo now, not by a timeout
 
         sender.send_all(on_progress)
         show_sent(len(sender.receipts))
