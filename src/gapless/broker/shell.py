@@ -80,6 +80,7 @@ class Shell:
         self._last_checkpoint = monotonic()
         self._next_connection = 0
         self._refusal_window = (0, 0)
+        self._untold_refusals = 0
         self._offline_logged: set[tuple[str, int]] = set()
 
     # --------------------------------------------------------------------------------------- the rules
@@ -259,6 +260,8 @@ class Shell:
         self._refusal_window = (now, lines)
         if lines <= REFUSAL_LINES_PER_S:
             log.warning("closing connection from %s: %s", connection.peer, reason)
+        else:
+            self._untold_refusals += 1
 
     # -------------------------------------------------------------------------------------- housekeeping
 
@@ -268,6 +271,9 @@ class Shell:
         for connection in list(self.connections.values()):
             if now - connection.stalled_since() > self._idle_s:
                 connection.close(f"no progress for {self._idle_s:.0f} s")
+        if self._untold_refusals:
+            log.warning("closed %d more connections", self._untold_refusals)
+            self._untold_refusals = 0
         self._report_offline()
         for partition in self.node.partitions.values():
             log_file = self._find_log(partition.name)
