@@ -14,8 +14,7 @@ from gapless import __version__
 from gapless.cli.registry import COMMANDS
 from gapless.errors import UsageError
 
-
-# `errors.ExitCode`, for people. `\\b` keeps the lines as they are.
+# `errors.ExitCode`, for people. `\b` keeps the lines as they are.
 EXIT_CODES = """
 
 \b
