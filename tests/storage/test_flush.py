@@ -50,7 +50,7 @@ def test_the_first_flush_makes_the_folder_durable_and_later_ones_only_the_log(
     flush(log)
     first = recorder.take()
     assert first[0] == f"{0:020d}.log"
-    assert {"orders-0", "data", "partition.metadata", "leader-epoch-checkpoint.tmp"} <= set(first)
+    assert {"orders-0", "data", "partition.metadata", "leader-epoch-checkpoint.1.tmp"} <= set(first)
     append_one(log)
     flush(log)
     assert recorder.take() == [f"{0:020d}.log"]

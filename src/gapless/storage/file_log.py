@@ -15,8 +15,8 @@ from typing import NoReturn, Protocol
 from gapless.core.log import LogConfig, LogFailed, ProducerEntry, SegmentInfo, TimedOffset
 from gapless.storage import disk, rules, times
 from gapless.storage.disk import Disk
-from gapless.storage.flush import FlushJob, SyncedFile
-from gapless.storage.formats import EPOCHS_FILE, Partition, encode_epochs
+from gapless.storage.flush import EpochFile, EpochUpdate, FlushJob, SyncedFile
+from gapless.storage.formats import Partition
 from gapless.storage.probes import Probes
 from gapless.storage.recovery import Loaded
 from gapless.storage.scan import DamagedLog
@@ -74,6 +74,7 @@ class FileLog:
         self._bases = [segment.base_offset for segment in loaded.segments]
         self._active = loaded.segments[-1]
         self._epochs = loaded.epochs
+        self._epoch_file = EpochFile()
         self._snapshots = loaded.snapshots
         self._job: FlushJob | None = None
         self._unsynced_names: set[str] = set()
@@ -349,8 +350,8 @@ class FileLog:
 
     def _write_epochs(self) -> None:
         """Keep the file from naming epochs whose batches are gone; the next flush makes it durable."""
-        contents = encode_epochs(self._epochs.entries)
-        disk.replace_file(disk.open_directory(self.directory), EPOCHS_FILE, contents, None)
+        number = self._epoch_file.take_number()
+        self._epoch_file.write(disk.open_directory(self.directory), number, self._epochs.entries, None)
 
     def _lower_flushed(self, offset: int) -> None:
         """Before bytes go, take back the promise that they are there."""
@@ -468,7 +469,8 @@ class FileLog:
                 job.directories.append(disk.open_directory(self.directory.rpartition("/")[0]))
         job.names += sorted(names)
         if self._epochs.changed:
-            job.epochs = list(self._epochs.entries)
+            number = self._epoch_file.take_number()
+            job.epochs = EpochUpdate(self._epoch_file, number, list(self._epochs.entries))
         self._unsynced_names = set()
         self._directory_changed = self._is_new = self._epochs.changed = False
         self._job = job
