@@ -22,6 +22,7 @@ from .clients.kafka_python import KafkaPython
 from .clients.kcat import Kcat
 from .jvm import java_machine, kafka_3_9_jars, kafka_4_3_jars
 from .peers import Peer, running_peer
+from .raw import RawClient, connected
 
 CLIENTS = ("confluent", "kafka-python", "aiokafka", "kcat", "java-4.3", "java-3.9")
 REPLACING_ADMINS = ("confluent", "aiokafka", "java-3.9")
@@ -114,6 +115,20 @@ def reader(bootstrap: str) -> Confluent:
     return Confluent(bootstrap)
 
 
+@pytest.fixture
+def raw(bootstrap: str) -> Iterator[RawClient]:
+    """A connection that says what no client would."""
+    with connected(bootstrap) as client:
+        yield client
+
+
+@pytest.fixture
+def other_raw(bootstrap: str) -> Iterator[RawClient]:
+    """A second connection."""
+    with connected(bootstrap) as client:
+        yield client
+
+
 @pytest.fixture(scope="session")
 def topic_name() -> Callable[[], str]:
     """Names that no other test of this session, nor an earlier session on the same broker, has used."""
@@ -129,7 +144,8 @@ def new_topic(bootstrap: str, topic_name: Callable[[], str]) -> NewTopic:
     def make(partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
         topic = topic_name()
         maker.create_topic(topic, partitions, settings=settings)
-        maker.wait_for_leaders(topic, partitions)
+        with connected(bootstrap) as client:
+            client.wait_for_leaders(topic, partitions)
         return topic
 
     return make

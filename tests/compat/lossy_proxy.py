@@ -42,6 +42,8 @@ class LossyProxy:
         self._plan = iter(plan)
         self.fates: Counter[Fate] = Counter()
         self.address = ""
+        self._connections: list[asyncio.Task[None]] = []
+        self._transports: list[asyncio.WriteTransport] = []
 
     async def serve(self, ready: threading.Event, stop: asyncio.Event) -> None:
         server = await asyncio.start_server(self._on_connection, self._broker[0], 0)
@@ -52,14 +54,22 @@ class LossyProxy:
         ready.set()
         await stop.wait()
         server.close()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in self._connections:
             task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        for transport in self._transports:
+            transport.abort()
+        await asyncio.sleep(0)  # in which the transports say good-bye to the loop
 
-    async def _on_connection(
-        self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter
-    ) -> None:
+    def _on_connection(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        """Not a coroutine itself: what is accepted must be known even if its task never gets to run."""
+        self._transports.append(to_client.transport)
+        self._connections.append(asyncio.create_task(self._carry(from_client, to_client)))
+
+    async def _carry(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         """Carry one connection until either side, or a fate, ends it."""
         from_broker, to_broker = await asyncio.open_connection(*self._broker)
+        self._transports.append(to_broker.transport)
         under_way: dict[int, tuple[int, Fate]] = {}
         pumps = [
             asyncio.create_task(self._carry_requests(from_client, to_broker, under_way)),
@@ -145,5 +155,4 @@ def lossy_proxy(broker: str, plan: Iterable[Fate]) -> Iterator[LossyProxy]:
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()
-        loop.run_until_complete(asyncio.sleep(0))
         loop.close()

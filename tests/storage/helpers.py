@@ -86,9 +86,14 @@ def read_all(log: Log, start: int | None = None) -> bytes:
 
 
 def contents(records: object) -> bytes:
-    """The bytes of a slice."""
+    """The bytes of a slice, which must end where it says."""
     readable: ReadableSlice = records  # type: ignore[assignment]
-    return bytes(readable.read(0, readable.size)) if readable.size else b""
+    if not readable.size:
+        return b""
+    payload = bytes(readable.read(0, readable.size))
+    if (last := parse_all(payload)[-1]).next_offset != readable.end_offset:
+        raise AssertionError(f"a slice that ends with {last} claims to end at {readable.end_offset}")
+    return payload
 
 
 def offsets_of(payload: bytes) -> list[int]:

@@ -489,3 +489,13 @@ def test_partitions_are_apart(medium: Medium) -> None:
     append_one(second, value=b"second")
     assert b"second" not in read_all(first)
     assert b"second" in read_all(second)
+
+
+def test_a_header_that_promises_more_than_its_records_hold_is_taken_by_its_word(medium: Medium) -> None:
+    log = medium.open()
+    for i in range(20):
+        batch = make_batch(i, (1000 + i,))
+        batch[35:43] = (9000 + i).to_bytes(8, "big")  # the largest timestamp
+        append(log, batch)
+    assert log.offset_at_time(5000, 20) == TimedOffset(9000, 0, 0)
+    assert log.offset_at_time(9010, 20) == TimedOffset(9010, 10, 0)

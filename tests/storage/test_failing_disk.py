@@ -187,6 +187,7 @@ def test_a_segment_that_cannot_be_begun_fails_the_log(store: FileLogStore) -> No
 
 FILL_A_SMALL_DISK = """
 import json, sys
+from pathlib import Path
 from gapless.core.log import LogConfig, LogFailed
 from gapless.storage import FileLogStore
 from tests.storage.helpers import append_one, open_log, read_all, flush
@@ -201,6 +202,14 @@ except LogFailed as error:
     failure = str(error)
 readable = read_all(log) == written
 store.close()
+for path in [*Path(sys.argv[1]).glob("*/*.index"), *Path(sys.argv[1]).glob("*/*.timeindex")]:
+    path.unlink()
+try:
+    with open(sys.argv[1] + "/junk", "wb", buffering=0) as junk:
+        while True:
+            junk.write(bytes(4096))
+except OSError:
+    pass
 again = FileLogStore(sys.argv[1])
 log = open_log(again, LogConfig(segment_bytes=1 << 20, index_interval_bytes=4096))
 print(json.dumps({
@@ -210,7 +219,7 @@ print(json.dumps({
 """
 
 
-def test_a_really_full_disk_loses_nothing_that_was_appended(tmp_path: Path) -> None:
+def test_a_really_full_disk_loses_nothing_that_was_appended_and_can_be_opened_again(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     own_mounts = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from gapless.core.log import LogConfig
+from gapless.core.log import LogConfig, LogFailed
 from gapless.storage import FileLogStore
 from gapless.storage.disk import Disk
-from tests.storage.helpers import SMALL, append_one, crashed_copy, fill, flush, open_log, read_all
+from tests.storage.helpers import SMALL, append_one, crashed_copy, fill, flush, offsets_of, open_log, read_all
 
 BIG = LogConfig(segment_bytes=1 << 30, index_interval_bytes=200)
 
@@ -49,7 +50,7 @@ def test_the_first_flush_makes_the_folder_durable_and_later_ones_only_the_log(
     flush(log)
     first = recorder.take()
     assert first[0] == f"{0:020d}.log"
-    assert {"orders-0", "data", "partition.metadata", "leader-epoch-checkpoint.tmp"} <= set(first)
+    assert {"orders-0", "data", "partition.metadata", "leader-epoch-checkpoint.1.tmp"} <= set(first)
     append_one(log)
     flush(log)
     assert recorder.take() == [f"{0:020d}.log"]
@@ -183,3 +184,45 @@ def test_an_old_checkpoint_never_overwrites_a_newer_one(store: FileLogStore) -> 
     late.run()
     path = Path(store.location) / "recovery-point-offset-checkpoint"
     assert path.read_text() == "0\n1\norders 0 10\n"
+
+
+def test_a_checkpoint_that_failed_is_tried_again(store: FileLogStore) -> None:
+    flush(open_log(store))
+    store.checkpoint_soon()
+    job = store.prepare_checkpoints()
+    assert job is not None
+    obstacle = Path(store.location) / "recovery-point-offset-checkpoint.tmp"
+    obstacle.mkdir()
+    with pytest.raises(LogFailed, match=r"cannot write checkpoints in .*: Is a directory"):
+        job.run()
+    obstacle.rmdir()
+    again = store.prepare_checkpoints()
+    assert again is not None
+    again.run()
+    assert store.prepare_checkpoints() is None
+
+
+def test_flushes_run_beside_appends_rolls_and_deletions(store: FileLogStore) -> None:
+    log = open_log(store, LogConfig(segment_bytes=20_000, index_interval_bytes=200, file_delete_delay_ms=0))
+    with ThreadPoolExecutor(1) as worker:
+        running = None
+        job = None
+        for i in range(600):
+            append_one(log, (1000 + i,), value=b"x" * 500)
+            if running is None:
+                job = log.prepare_flush(closed_only=i % 2 == 0)
+                running = worker.submit(job.run) if job is not None else None
+            elif running.done() and job is not None:
+                running.result()
+                log.flushed(job)
+                running = None
+            if i % 100 == 99:
+                log.advance_start(i - 50)
+                while (deletion := store.prepare_deletions()) is not None:
+                    deletion.run()
+        if running is not None and job is not None:
+            running.result()
+            log.flushed(job)
+    flush(log)
+    assert log.flushed_offset == log.end_offset == 600
+    assert offsets_of(read_all(log)) == list(range(549, 600))

@@ -263,4 +263,4 @@ def lives(examples: int, steps: int) -> Any:
 
 
 TestLogLife = lives(80, 40)
-TestLongLogLife = pytest.mark.soak(lives(3000, 80))
+TestLongLogLife = pytest.mark.soak(lives(1000, 80))

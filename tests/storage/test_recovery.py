@@ -303,6 +303,9 @@ def test_damage_in_old_data_is_named_when_it_is_read_and_the_rest_stays_readable
             again.read(second.base_offset + 1, 1000, 100, at_least_one=True)
         assert again.read(0, 1 << 20, 100, at_least_one=True).size == log.segments()[0].size_bytes
         append_one(again)
+        infos = again.segments()  # retention must be able to get rid of it
+        assert infos[1].max_timestamp_ms == path.stat().st_mtime_ns // 1_000_000
+        assert infos[0] == log.segments()[0]
 
 
 def test_a_partition_whose_folder_is_gone_begins_again_with_a_warning(

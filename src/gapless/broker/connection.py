@@ -236,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def held_bytes(self) -> int:
         """What requests hold that have not been taken yet."""
-        return self._reader.buffered_bytes + sum(len(frame) for frame in self._frames)
+        return self._reader.held_bytes + sum(len(frame) for frame in self._frames)
 
     def stalled_since(self) -> float:
         """Since when this connection has made no progress: no whole frame, nothing read by its peer."""

@@ -67,7 +67,8 @@ class Journal:
                 self._db.execute("insert into journal values (?, ?)", (version + 1, text))
                 self._db.execute("commit")
             except BaseException:
-                self._db.execute("rollback")
+                if self._db.in_transaction:  # a full disk may have rolled it back already
+                    self._db.execute("rollback")
                 raise
         except sqlite3.Error as error:
             raise JournalFailed(f"cannot write the metadata journal {self.path}: {error}") from error

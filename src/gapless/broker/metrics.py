@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 LATENCY_BUCKETS_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 REQUEST_LINE_MAX_BYTES = 4096
+SCRAPE_TIMEOUT_S = 10.0
+MAX_SCRAPERS = 8
 
 
 class _Latency:
@@ -79,6 +81,7 @@ def render(shell: Shell) -> str:
         "Connections that were refused or cut.",
         metrics.refused_connections,
     )
+    single("gapless_flushes_total", "counter", "Flushes of logs to disk.", shell.flusher.flushes)
     single("gapless_waiting_requests", "gauge", "Requests that wait for data or replicas.", len(node.waiting))
     single("gapless_fetch_sessions", "gauge", "Incremental fetch sessions.", len(node.sessions))
     single("gapless_topics", "gauge", "Topics.", len(node.image.topics))
@@ -135,24 +138,35 @@ def _per_partition(shell: Shell, lines: list[str]) -> None:
 
 
 async def serve(shell: Shell, host: str, port: int) -> asyncio.Server:
-    """Answer GET /metrics; anything else is 404. One request per connection."""
+    """Answer GET /metrics; anything else is 404. One request per connection, few connections at a time."""
+    scrapers = 0
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal scrapers
+        scrapers += 1
         try:
-            line = await asyncio.wait_for(reader.readline(), timeout=10)
-            found = line.split(b" ")[:2] == [b"GET", b"/metrics"]
-            body = render(shell).encode() if found else b"see /metrics\n"
-            status = b"200 OK" if found else b"404 Not Found"
-            writer.write(
-                b"HTTP/1.1 "
-                + status
-                + b"\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n"
-                b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
-            )
-            await writer.drain()
+            async with asyncio.timeout(SCRAPE_TIMEOUT_S if scrapers <= MAX_SCRAPERS else 0):
+                await _answer(shell, reader, writer)
         except (TimeoutError, ValueError, ConnectionError):
             pass  # a scraper that misbehaves loses its connection, nothing else
         finally:
-            writer.close()
+            scrapers -= 1
+            writer.transport.abort()
 
     return await asyncio.start_server(handle, host, port, limit=REQUEST_LINE_MAX_BYTES)
+
+
+async def _answer(shell: Shell, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read one request to its end, answer it, and wait until the answer was taken."""
+    line = await reader.readline()
+    while (await reader.readline()).strip():
+        continue
+    found = line.split(b" ")[:2] == [b"GET", b"/metrics"]
+    body = render(shell).encode() if found else b"see /metrics\n"
+    status = b"200 OK" if found else b"404 Not Found"
+    writer.write(
+        b"HTTP/1.1 " + status + b"\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n"
+        b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
+    )
+    writer.close()
+    await writer.wait_closed()

@@ -10,7 +10,8 @@ import resource
 import signal
 import socket
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -53,7 +54,6 @@ class Options:
 
 def run(options: Options, announce: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT. `announce` is told the bootstrap address once clients can connect."""
-    _raise_file_limit()
     _keep_freed_memory()
     try:
         uvloop.run(_serve(options, announce))
@@ -73,8 +73,6 @@ async def _serve(options: Options, announce: Callable[[str], None]) -> None:
             store.close()
     finally:
         listener.close()
-        if options.ready_file is not None:
-            options.ready_file.unlink(missing_ok=True)
 
 
 async def _serve_store(
@@ -89,23 +87,27 @@ async def _serve_store(
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    _forget_ready(options)  # a crash may have left one
     node = Node(settings.get("node.id"), cluster_id, settings, store, random.SystemRandom())
-    shell = Shell(node, store, Journal(options.data_dir / "metadata.sqlite"))
+    shell = Shell(node, store, Journal(options.data_dir / "metadata.sqlite"), _raise_file_limit())
     loop.set_exception_handler(_stop_on_bug(stopped, shell))
     port = listener.getsockname()[1]
     address = options.advertise or options.host
     await shell.start(address, port)
-    server = await loop.create_server(shell.new_connection, sock=listener, backlog=BACKLOG)
-    endpoint = None
+    with _cannot_listen(options.host, port, "--port"):
+        servers = [await loop.create_server(shell.new_connection, sock=listener, backlog=BACKLOG)]
     if options.metrics_port is not None:
-        endpoint = await metrics.serve(shell, options.host, options.metrics_port)
-    _tell_ready(options, f"{address}:{port}", announce)
-    await stopped.wait()
-    log.info("stopping")
-    server.close()
-    if endpoint is not None:
-        endpoint.close()
-    shell.stop()
+        with _cannot_listen(options.host, options.metrics_port, "--metrics-port"):
+            servers.append(await metrics.serve(shell, options.host, options.metrics_port))
+    try:
+        _tell_ready(options, f"{address}:{port}", announce)
+        await stopped.wait()
+        log.info("stopping")
+    finally:
+        _forget_ready(options)
+        for server in servers:
+            server.close()
+        await shell.stop()
     if shell.failure is not None:
         raise shell.failure
 
@@ -144,18 +146,25 @@ def _stop_on_bug(stopped: asyncio.Event, shell: Shell) -> ExceptionHandler:
     return handle
 
 
-def _bind(host: str, port: int) -> socket.socket:
+@contextmanager
+def _cannot_listen(host: str, port: int, option: str) -> Iterator[None]:
     try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise CannotServe(
+            f"cannot listen on {host}:{port}: {reason}; choose another with {option}"
+        ) from error
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    with _cannot_listen(host, port, "--port"):
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-    except OSError as error:
-        raise CannotServe(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --port"
-        ) from error
     listener.setblocking(False)
     return listener
 
@@ -164,9 +173,24 @@ def _tell_ready(options: Options, address: str, announce: Callable[[str], None])
     if options.ready_file is not None:
         # Written beside and moved, so that nobody reads half an address.
         partial = options.ready_file.with_name(options.ready_file.name + ".partial")
-        partial.write_text(address + "\n")
-        partial.replace(options.ready_file)
+        with _cannot_write(options.ready_file):
+            partial.write_text(address + "\n")
+            partial.replace(options.ready_file)
     announce(address)
+
+
+def _forget_ready(options: Options) -> None:
+    if options.ready_file is not None:
+        with _cannot_write(options.ready_file):
+            options.ready_file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _cannot_write(ready_file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CannotServe(f"cannot write the ready file {ready_file}: {error.strerror}") from error
 
 
 def _keep_freed_memory() -> None:
@@ -181,7 +205,8 @@ def _keep_freed_memory() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
-def _raise_file_limit() -> None:
-    """Every segment and every connection needs a file descriptor."""
+def _raise_file_limit() -> int:
+    """Every segment and every connection needs a file descriptor; how many there can be."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return 2**31 if hard == resource.RLIM_INFINITY else hard

@@ -49,7 +49,9 @@ REFUSAL_LINES_PER_S = 10
 class Shell:
     """One broker process's insides."""
 
-    def __init__(self, node: Node, store: FileLogStore, journal: Journal) -> None:
+    def __init__(
+        self, node: Node, store: FileLogStore, journal: Journal, open_files_limit: int = 2**31
+    ) -> None:
         self.node = node
         self.store = store
         self.journal = journal
@@ -57,7 +59,7 @@ class Shell:
         self.metrics = Metrics()
         self.connections: dict[int, Connection] = {}
         self.max_request_bytes: int = node.settings.get("socket.request.max.bytes")
-        self.max_connections: int = node.settings.get("max.connections")
+        self.max_connections: int = min(node.settings.get("max.connections"), open_files_limit // 2)
         self.serving = asyncio.Event()
         self.failure: BaseException | None = None
         self._loop = asyncio.get_running_loop()
@@ -65,10 +67,11 @@ class Shell:
         self._held_budget: int = node.settings.get("queued.max.request.bytes")
         self._held: dict[int, int] = {}
         self._held_total = 0
-        self._flusher = Flusher(self._loop, self._find_log, self.step)
+        self.flusher = Flusher(self._loop, self._find_log, self.step)
         self._journal_thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._chores_thread = ThreadPoolExecutor(1, thread_name_prefix="chores")
         self._chore: asyncio.Future[None] | None = None
+        self._proposing: asyncio.Future[int] | None = None
         self._events: deque[Event] = deque()
         self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
@@ -77,7 +80,8 @@ class Shell:
         self._last_checkpoint = monotonic()
         self._next_connection = 0
         self._refusal_window = (0, 0)
-        self._offline_logged: set[TopicPartition] = set()
+        self._untold_refusals = 0
+        self._offline_logged: set[tuple[str, int]] = set()
 
     # --------------------------------------------------------------------------------------- the rules
 
@@ -111,7 +115,7 @@ class Shell:
                     if connection is not None:
                         connection.answer(request, message)
                 case Flush(partition, offset):
-                    self._flusher.flush(partition, offset)
+                    self.flusher.flush(partition, offset)
                 case Propose():
                     self._propose(effect)
                 case Close(number, reason):
@@ -152,11 +156,12 @@ class Shell:
     # -------------------------------------------------------------------------------------- the journal
 
     def _propose(self, proposal: Propose) -> None:
-        future = self._loop.run_in_executor(
+        future = self._proposing = self._loop.run_in_executor(
             self._journal_thread, self.journal.append, proposal.expected_version, proposal.records
         )
 
         def finished(done: asyncio.Future[int]) -> None:
+            self._proposing = None
             error = done.exception()
             if error is None:
                 self.step(Committed(done.result(), proposal.records, own=True))
@@ -180,24 +185,32 @@ class Shell:
         self.step(Committed(version, records))
         self.journal.compact(version, self.node.image.snapshot())
         self.step(Started(host, port))
+        self._report_offline()
         await self.serving.wait()
         if self.failure is not None:
             raise self.failure
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._keep_house)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Cut all clients off, make everything durable, and mark the stop as clean."""
-        for handle in (self._timer, self._housekeeping):
-            if handle is not None:
-                handle.cancel()
         for connection in list(self.connections.values()):
             connection.abort()
-        self._flusher.close()
+        while self._proposing is not None:
+            await asyncio.wait((self._proposing,))
+        if self._housekeeping is not None:
+            self._housekeeping.cancel()
+        if self._chore is not None:
+            await asyncio.wait((self._chore,))
+        await self.flusher.close()
+        if self._timer is not None:
+            self._timer.cancel()
         self._journal_thread.shutdown(wait=True)
         self._chores_thread.shutdown(wait=True)
-        self.node.save_producers()
-        self.store.close_cleanly()
-        self.journal.close()
+        try:
+            self.node.save_producers()
+            self.store.close_cleanly()
+        finally:
+            self.journal.close()
 
     # --------------------------------------------------------------------------------------- connections
 
@@ -210,7 +223,9 @@ class Shell:
         """Count a connection in, unless there are too many."""
         self.connections[connection.number] = connection
         if len(self.connections) > self.max_connections:
-            connection.close(f"max.connections={self.max_connections} is reached")
+            connection.close(
+                f"{self.max_connections} are open already, all that max.connections and ulimit -n allow"
+            )
 
     def disconnected(self, connection: Connection) -> None:
         """Forget a connection and all that waited for it."""
@@ -245,6 +260,8 @@ class Shell:
         self._refusal_window = (now, lines)
         if lines <= REFUSAL_LINES_PER_S:
             log.warning("closing connection from %s: %s", connection.peer, reason)
+        else:
+            self._untold_refusals += 1
 
     # -------------------------------------------------------------------------------------- housekeeping
 
@@ -254,11 +271,14 @@ class Shell:
         for connection in list(self.connections.values()):
             if now - connection.stalled_since() > self._idle_s:
                 connection.close(f"no progress for {self._idle_s:.0f} s")
+        if self._untold_refusals:
+            log.warning("closed %d more connections", self._untold_refusals)
+            self._untold_refusals = 0
+        self._report_offline()
         for partition in self.node.partitions.values():
-            self._report_offline(partition.name, partition.offline)
             log_file = self._find_log(partition.name)
             if partition.offline is None and log_file is not None and log_file.has_unflushed_closed_segments:
-                self._flusher.flush(partition.name, log_file.end_offset)
+                self.flusher.flush(partition.name, log_file.end_offset)
         self._do_chores(now)
 
     def _do_chores(self, now: float) -> None:
@@ -280,7 +300,13 @@ class Shell:
         except LogFailed as error:
             log.warning("%s", error)  # what it would have saved is done again, or found by the next recovery
 
-    def _report_offline(self, name: TopicPartition, reason: str | None) -> None:
-        if reason is not None and name not in self._offline_logged:
-            self._offline_logged.add(name)
-            log.error("partition %s-%d is offline: %s", name.topic, name.partition, reason)
+    def _report_offline(self) -> None:
+        """Say once why a partition cannot be used, or not be written to."""
+        offline = {
+            **self.node.failed_partitions,
+            **{name: part.offline for name, part in self.node.partitions.items() if part.offline is not None},
+        }
+        for (topic, index), reason in offline.items():
+            if (topic, index) not in self._offline_logged:
+                log.error("partition %s-%d is offline: %s", topic, index, reason)
+        self._offline_logged = set(offline)

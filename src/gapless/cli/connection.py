@@ -29,8 +29,8 @@ BootstrapOption = Annotated[
         "--bootstrap",
         envvar="GAPLESS_BOOTSTRAP",
         metavar="HOST:PORT",
-        help=f"Brokers to ask first, separated by commas. [default: {DEFAULT_BOOTSTRAP}]",
-        show_default=False,
+        help="Brokers to ask first, separated by commas.",
+        show_default=DEFAULT_BOOTSTRAP,
     ),
 ]
 ClientConfigOption = Annotated[

@@ -24,7 +24,7 @@ app = new_app()
 EXAMPLES = examples(
     "gapless consume orders",
     "gapless consume orders --from 2026-01-31T12:00 --count 10 --json",
-    "gapless consume orders --follow --format '{time} {partition}/{offset} {key}: {value}'",
+    "gapless consume orders --follow --format '{time} {key}: {value}'",
 )
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gapless.cli.connection import JsonOption
+from gapless.cli.connection import JsonOption, kafka_errors
 from gapless.cli.group import examples, new_app
 from gapless.cli.output import note, say, say_json, say_table, styled
 from gapless.cli.progress import Screen
-from gapless.errors import ExitCode, UsageError
+from gapless.errors import ExitCode, GaplessError, UsageError
 from gapless.pipeline import require_spark
 from gapless.testing.cluster import EmbeddedBroker
 
@@ -31,7 +31,7 @@ app = new_app()
 EXAMPLES = examples(
     "gapless demo",
     "gapless demo --records 100000 --json",
-    "gapless demo --data ./demo     (keeps the log, the table and what Spark said)",
+    "gapless demo --data ./demo",
 )
 
 
@@ -40,30 +40,38 @@ def demo(
     records: Annotated[int, typer.Option(metavar="N", min=100, help="How many records to send.")] = 1_000_000,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A new folder to keep everything in.", show_default=False),
+        typer.Option(
+            metavar="DIR", help="Keep broker, table and logs in this new folder.", show_default=False
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Send a million records, kill the broker in the middle, and account for every one of them.
 
-    Starts a broker and a Spark streaming job that carries the topic into a Parquet table, sends numbered
-    records, kills the broker with SIGKILL when half are acknowledged, starts it again, and then compares what
-    was acknowledged with the topic and with the table, record by record. The exit code is 1 if a record was
-    lost, doubled or reordered.
+    Starts a broker, and a Spark job that carries a topic into a Parquet table.
+    Sends numbered records; kills the broker (SIGKILL) at half, starts it again.
+    Compares what was acknowledged with the topic and the table, one by one.
+    The exit code is 1 if a record was lost, doubled or reordered.
     """
     require_spark()
     from gapless.demo.scenario import Plan, run_demo
 
     _end_like_ctrl_c_on(signal.SIGTERM)
     with _folder(data) as folder:
-        with EmbeddedBroker(folder / "broker") as broker, Screen() as screen:
+        broker = EmbeddedBroker(folder / "broker", log_file=folder / "broker.log")
+        with kafka_errors("the demo cannot go on"), broker, Screen() as screen:
             result = run_demo(Plan(folder, records), broker, screen)
         _show(result, as_json)
-        if not result.clean and data is None:
-            kept = Path(tempfile.mkdtemp(prefix="gapless-demo-kept-"))
-            shutil.copytree(folder, kept, dirs_exist_ok=True)
-            note(f"everything is kept in {kept}")
-    return ExitCode.OK if result.clean else ExitCode.FAILED
+        if not result.clean:
+            raise NotClean
+    return ExitCode.OK
+
+
+class NotClean(GaplessError):
+    """The verdict."""
+
+    def __init__(self) -> None:
+        super().__init__("the table is not what was acknowledged")
 
 
 def _end_like_ctrl_c_on(number: int) -> None:
@@ -77,14 +85,24 @@ def _end_like_ctrl_c_on(number: int) -> None:
 
 @contextmanager
 def _folder(wanted: Path | None) -> Iterator[Path]:
+    """The user's folder; or one that is gone afterwards, unless there is something to look into."""
     if wanted is None:
-        with tempfile.TemporaryDirectory(prefix="gapless-demo-") as temporary:
-            yield Path(temporary)
-        return
-    if wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
+        folder = Path(tempfile.mkdtemp(prefix="gapless-demo-"))
+    elif wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
         raise UsageError(f"{wanted} exists already: name a new folder with --data")
-    wanted.mkdir(parents=True, exist_ok=True)
-    yield wanted.resolve()
+    else:
+        wanted.mkdir(parents=True, exist_ok=True)
+        folder = wanted.resolve()
+    keep = wanted is not None
+    try:
+        yield folder
+    except GaplessError:
+        keep = True
+        note(f"everything is kept in {folder}")
+        raise
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _show(result: Result, as_json: bool) -> None:
@@ -113,13 +131,14 @@ def _figures(account: Account) -> tuple[int, int, int, int, int]:
 
 def _verdict(result: Result) -> str:
     if not result.clean:
-        return styled("NOT CLEAN: the table is not what was acknowledged; see above.", "bold red")
-    crash = ""
+        return styled("NOT CLEAN", "bold red")
+    good = styled("Nothing lost, nothing doubled:", "bold green")
+    lines = [
+        f"{good} all {result.acknowledged:,} acknowledged records are in the table, once each, in order."
+    ]
     if result.outage is not None:
-        crash = f" The broker was killed after {result.outage.acknowledged_before:,} and down for "
-        crash += f"{result.outage.down_s:.1f} s."
-    good = "Nothing lost, nothing doubled:"
-    return (
-        f"{styled(good, 'bold green')} all {result.acknowledged:,} acknowledged records are in the table, "
-        f"once each, in order.{crash} ({result.seconds:.0f} s)"
-    )
+        crash = (
+            f"{result.outage.acknowledged_before:,} acknowledgements, down for {result.outage.down_s:.1f} s"
+        )
+        lines.append(f"The broker was killed after {crash}; all this took {result.seconds:.0f} s.")
+    return "\n".join(lines)

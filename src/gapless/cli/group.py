@@ -14,6 +14,13 @@ from gapless import __version__
 from gapless.cli.registry import COMMANDS
 from gapless.errors import UsageError
 
+# `errors.ExitCode`, for people. `\b` keeps the lines as they are.
+EXIT_CODES = """
+
+\b
+Exit codes: 0 done; 1 failed, or found something; 2 wrong usage;
+3 cannot reach the cluster; 130 interrupted."""
+
 
 def new_app(help: str | None = None) -> typer.Typer:  # noqa: A002 -- typer's own name for it
     """An app for one command module: help with colours and boxes in a terminal, plain text when piped."""
@@ -65,7 +72,8 @@ def _show_version(wanted: bool) -> None:
     cls=LazyGroup,
     epilog=examples(
         "gapless up --data ./data", "gapless produce orders < orders.txt", "gapless COMMAND --help"
-    ),
+    )
+    + EXIT_CODES,
 )
 def gapless(
     version: Annotated[

@@ -74,16 +74,6 @@ def styled(text: str, style: str) -> str:
     return captured.get()
 
 
-def human_bytes(size_bytes: int) -> str:
-    """1536 as '1.5 KiB'."""
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
 def _cell(value: object) -> str:
     if value is None:
         return "-"

@@ -52,10 +52,11 @@ def produce(
     ] = None,
     acks: Annotated[
         str | None,
-        typer.Option(metavar="all|1|0", help="Who must have it before it counts. [default: all]"),
+        typer.Option(metavar="all|1|0", help="Who must have it before it counts.", show_default="all"),
     ] = None,
     compression: Annotated[
-        str | None, typer.Option(metavar="CODEC", help="none, gzip, snappy, lz4 or zstd. [default: none]")
+        str | None,
+        typer.Option(metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.", show_default="none"),
     ] = None,
     count: Annotated[
         int | None,
@@ -68,8 +69,8 @@ def produce(
 ) -> int:
     """Send each line of stdin (or of a file) as a record, and say how many were acknowledged.
 
-    Idempotent and acks=all unless told otherwise: a retry is never stored twice. The exit code is 1 if any
-    record failed.
+    Idempotent and acks=all unless told otherwise: a retry is never stored twice.
+    The exit code is 1 if any record failed.
     """
     if count is not None and (file is not None or key_separator is not None):
         raise UsageError("--count makes its own records: it goes with neither --file nor --key-separator")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -51,6 +52,18 @@ class Screen:
                 )
             return self._bars[title]
 
+    @contextmanager
+    def busy(self, title: str) -> Iterator[None]:
+        """A bar that only shows that something goes on, for as long as the block runs."""
+        if self._live is None:
+            yield
+            return
+        task = self._live.add_task(title, total=None)
+        try:
+            yield
+        finally:
+            self._live.remove_task(task)
+
     def _elapsed(self) -> str:
         return f"{time.monotonic() - self._started_s:5.1f} s"
 
@@ -75,12 +88,21 @@ class Screen:
 
 def _rich_progress() -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task
+    from rich.text import Text
 
-    return Progress(
-        TextColumn("         {task.description:<12}"),
-        BarColumn(bar_width=32),
-        TaskProgressColumn(),
-        TextColumn("{task.completed:>11,.0f} of {task.total:,.0f}"),
-        console=Console(stderr=True),
-    )
+    class Count(ProgressColumn):
+        """How much of how much, or how long if nobody knows."""
+
+        def render(self, task: Task) -> Text:
+            if task.total is None:
+                return Text(f"{task.elapsed or 0:5.1f} s", style="dim")
+            return Text(f"{task.percentage:3.0f}%  {task.completed:>11,.0f} of {task.total:,.0f}")
+
+    class Title(ProgressColumn):
+        """Under the text of the lines above, which begin with a time."""
+
+        def render(self, task: Task) -> Text:
+            return Text(f"         {task.description:<14}")
+
+    return Progress(Title(), BarColumn(bar_width=32), Count(), console=Console(stderr=True))

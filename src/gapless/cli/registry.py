@@ -18,5 +18,6 @@ COMMANDS: dict[str, Command] = {
     "topics": Command("gapless.cli.topics", "Create, list, describe, alter and delete topics."),
     "produce": Command("gapless.cli.produce", "Send lines, or numbered records, to a topic."),
     "consume": Command("gapless.cli.consume", "Print the records of a topic."),
+    "groups": Command("gapless.cli.groups", "Show consumer groups and their lag; move or delete them."),
     "demo": Command("gapless.cli.demo", "Follow a million records through a crash, and account for each."),
 }

@@ -82,6 +82,10 @@ class LogSlice(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last record; without meaning if there is none."""
+
 
 class Log(Protocol):
     """One replica of one partition."""

@@ -98,6 +98,11 @@ class Partition:
     def is_leader(self) -> bool:
         return self.leader == self.node_id
 
+    @property
+    def insync_floor(self) -> int:
+        """How many replicas must be in sync for acks=all; never more than there are, as in Kafka."""
+        return min(self.config.min_insync_replicas, len(self.replicas))
+
     def assign(self, change: PartitionChanged) -> None:
         """Take over what the journal says of this partition."""
         if change.leader_epoch < self.leader_epoch:
@@ -152,7 +157,7 @@ class Partition:
             raise RefusedBatch(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not lead the partition")
         if self.offline is not None:
             raise RefusedBatch(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
-        if acks == -1 and len(self.isr) < self.config.min_insync_replicas:
+        if acks == -1 and len(self.isr) < self.insync_floor:
             raise RefusedBatch(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.isr)} in sync, min.insync.replicas={self.config.min_insync_replicas}",

@@ -57,8 +57,8 @@ class Carrier:
     ) -> None:
         self.close()
 
-    def wait_for(self, event: str, timeout_s: float, on_change: Callable[[], None]) -> None:
-        """Until the job reports the event; `on_change` is called now and then meanwhile."""
+    def wait_for(self, event: str, timeout_s: float, meanwhile: Callable[[], None] | None = None) -> None:
+        """Until the job reports the event; `meanwhile` is called now and then."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             with self._changed:
@@ -71,7 +71,8 @@ class Carrier:
                 raise CarrierFailed(
                     f"the Spark job did not report '{event}' within {timeout_s:.0f} s (log: {self.log_file})"
                 )
-            on_change()
+            if meanwhile is not None:
+                meanwhile()
 
     def stop_at(self, ends: dict[int, int]) -> None:
         """Tell the job where the topic ends; it finishes when its table has come so far."""

@@ -45,7 +45,9 @@ class Sender:
     def send_all(self, on_progress: Callable[[int], None]) -> None:
         """Send everything and wait for the last receipt; `on_progress` hears how many were acknowledged."""
         for number in range(self._records):
-            self._send(value_of(number, self._filler))
+            while not self._send(value_of(number, self._filler)):
+                self._producer.poll(0.05)  # full: wait for receipts to make room
+                on_progress(len(self.receipts))
             if number % SERVE_EVERY == 0:
                 self._producer.poll(0)
                 on_progress(len(self.receipts))
@@ -53,13 +55,12 @@ class Sender:
             self._producer.poll(0.1)
             on_progress(len(self.receipts))
 
-    def _send(self, value: bytes) -> None:
-        while True:
-            try:
-                self._producer.produce(self._topic, value)
-                return
-            except BufferError:  # full: wait for receipts to make room
-                self._producer.poll(0.05)
+    def _send(self, value: bytes) -> bool:
+        try:
+            self._producer.produce(self._topic, value)
+        except BufferError:
+            return False
+        return True
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:

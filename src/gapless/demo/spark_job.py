@@ -2,9 +2,9 @@
 
     python -m gapless.demo.spark_job BOOTSTRAP TOPIC FOLDER RECORDS_PER_BATCH
 
-It reports by JSON lines on stdout: `running`, `carried` with a count, `restarted`, `finished`, or `failed`
-with a reason. One line on stdin, the end offsets by partition, says where to stop; then it writes what the
-table holds to FOLDER/rows.arrow. A closed stdin means that whoever started it is gone: it ends at once.
+It reports by JSON lines on stdout: `running`, `carried` with a count, `restarted`, `carried-all`, `finished`,
+or `failed` with a reason. One line on stdin, the end offsets by partition, says where to stop; then it writes
+what the table holds to FOLDER/rows.arrow. A closed stdin means that its parent is gone: it ends at once.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class Job:
             if sum(carried.values()) != reported:
                 reported = sum(carried.values())
                 report("carried", records=reported)
+        report("carried-all")
         query.stop()
         self._write_rows(spark)
         report("finished")

@@ -152,17 +152,32 @@ def resize(path_or_fd: str | int, size: int) -> None:
 def replace_file(directory: OpenFile, name: str, data: bytes, durably: Disk | None) -> None:
     """Give a file new contents, all or nothing; with `durably` they and the name are on disk on return."""
     temporary = f"{name}.tmp"
+    write_file(directory, temporary, data, durably)
+    rename_within(directory, temporary, name)
+    if durably is not None:
+        durably.fsync(directory.fd)
+
+
+def write_file(directory: OpenFile, name: str, data: bytes, durably: Disk | None) -> None:
+    """Write a file of a folder; with `durably` its contents, but not its name, are on disk on return."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    fd = os.open(temporary, flags, 0o644, dir_fd=directory.fd)
+    fd = os.open(name, flags, 0o644, dir_fd=directory.fd)
     try:
         write_fully(os.pwrite, fd, data, 0)
         if durably is not None:
             durably.fdatasync(fd)
     finally:
         os.close(fd)
-    os.replace(temporary, name, src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
-    if durably is not None:
-        durably.fsync(directory.fd)
+
+
+def rename_within(directory: OpenFile, old: str, new: str) -> None:
+    """Rename a file of a folder; one of the new name is replaced."""
+    os.replace(old, new, src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
+
+
+def remove_within(directory: OpenFile, name: str) -> None:
+    """Delete a file of a folder."""
+    os.unlink(name, dir_fd=directory.fd)
 
 
 def sync_file(directory: OpenFile, name: str, calls: Disk) -> None:
@@ -185,6 +200,11 @@ def make_directory(path: str) -> None:
 def file_size(path: str) -> int:
     """The length of a file."""
     return os.stat(path).st_size  # noqa: PTH116
+
+
+def modified_ms(path: str) -> int:
+    """When a file was last written, in milliseconds of the wall clock."""
+    return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
 
 
 def list_files(path: str) -> dict[str, int]:

@@ -24,8 +24,8 @@ from gapless.core.log import (
 from gapless.storage import disk, rules, times
 from gapless.storage.aborted import AbortedIndex
 from gapless.storage.disk import Disk
-from gapless.storage.flush import FlushJob, SyncedFile
-from gapless.storage.formats import EPOCHS_FILE, Partition, encode_epochs
+from gapless.storage.flush import EpochFile, EpochUpdate, FlushJob, SyncedFile
+from gapless.storage.formats import Partition
 from gapless.storage.probes import Probes
 from gapless.storage.recovery import Loaded
 from gapless.storage.scan import DamagedLog
@@ -83,6 +83,7 @@ class FileLog:
         self._bases = [segment.base_offset for segment in loaded.segments]
         self._active = loaded.segments[-1]
         self._epochs = loaded.epochs
+        self._epoch_file = EpochFile()
         self._snapshots = loaded.snapshots
         self._aborted = AbortedIndex(directory, loaded.aborted_sizes)
         self._unsynced_aborted: set[str] = set()
@@ -232,15 +233,20 @@ class FileLog:
         active = self._active
         segment = active if offset >= active.base_offset else self._segment_of(offset)
         try:
-            position, size = segment.locate(offset)
-            limit = segment.size if before >= segment.end_offset else segment.locate(before)[0]
-            available = limit - position
-            if available > max_bytes:
-                if size > max_bytes:
-                    available = size if at_least_one else 0
+            position, size, next_offset = segment.locate(offset)
+            end, end_offset = segment.size, segment.end_offset
+            if before < end_offset:
+                end, end_offset = segment.start_of(before)
+            if end - position > max_bytes:
+                if size <= max_bytes:
+                    end, end_offset = segment.boundary(position + max_bytes, position + size)
+                elif at_least_one:
+                    end, end_offset = position + size, next_offset
                 else:
-                    available = segment.boundary(position + max_bytes, position + size) - position
-            return FileSlice(segment.open(), position, available) if available > 0 else NOTHING
+                    return NOTHING
+            if end <= position:
+                return NOTHING
+            return FileSlice(segment.open(), position, end - position, end_offset)
         except (OSError, DamagedLog) as error:
             raise self._read_failed(error) from error
 
@@ -263,11 +269,19 @@ class FileLog:
 
     def segments(self) -> Sequence[SegmentInfo]:
         """See `core.log.Log`."""
+        return [
+            SegmentInfo(segment.base_offset, segment.end_offset, segment.size, self._largest_time(segment))
+            for segment in self._segments
+        ]
+
+    def _largest_time(self, segment: Segment) -> int:
+        """A segment that cannot be read counts as old as its file, lest it keep retention from its work."""
+        try:
+            return segment.latest()[0]
+        except (OSError, DamagedLog) as error:
+            logger.warning("retention goes by the age of the file: %s", self._read_failed(error))
         with self._reading():
-            return [
-                SegmentInfo(segment.base_offset, segment.end_offset, segment.size, segment.latest()[0])
-                for segment in self._segments
-            ]
+            return disk.modified_ms(segment.path)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """See `core.log.Log`."""
@@ -353,8 +367,8 @@ class FileLog:
 
     def _write_epochs(self) -> None:
         """Keep the file from naming epochs whose batches are gone; the next flush makes it durable."""
-        contents = encode_epochs(self._epochs.entries)
-        disk.replace_file(disk.open_directory(self.directory), EPOCHS_FILE, contents, None)
+        number = self._epoch_file.take_number()
+        self._epoch_file.write(disk.open_directory(self.directory), number, self._epochs.entries, None)
 
     def _lower_flushed(self, offset: int) -> None:
         """Before bytes go, take back the promise that they are there."""
@@ -517,7 +531,8 @@ class FileLog:
                 job.directories.append(disk.open_directory(self.directory.rpartition("/")[0]))
         job.names += sorted(names)
         if self._epochs.changed:
-            job.epochs = list(self._epochs.entries)
+            number = self._epoch_file.take_number()
+            job.epochs = EpochUpdate(self._epoch_file, number, list(self._epochs.entries))
         self._unsynced_names = set()
         self._directory_changed = self._is_new = self._epochs.changed = False
         self._job = job
@@ -548,7 +563,7 @@ class FileLog:
     def note_created(self, name: str) -> None:
         """The folder is new, and has a file of that name: the next flush makes both durable."""
         self._unsynced_names.add(name)
-        self._directory_changed = self._is_new = True
+        self._directory_changed = self._is_new = self._epochs.changed = True
 
     def write_indexes(self) -> None:
         """Complete the index files, so that a flush makes all of them durable. Raises `LogFailed`."""

@@ -278,12 +278,16 @@ class FileLogStore:
         with self._write_lock, disk.reporting("write checkpoints in", self.location):
             if job.number < self._written:
                 return
+            try:
+                for name, offsets in (
+                    (formats.START_OFFSETS_FILE, job.start_offsets),
+                    (formats.RECOVERY_POINTS_FILE, job.recovery_points),
+                ):
+                    disk.replace_file(self._folder, name, formats.encode_offsets(offsets), self.disk)
+            except OSError:
+                self._checkpoint_due = True  # the next one tries again
+                raise
             self._written = job.number
-            for name, offsets in (
-                (formats.START_OFFSETS_FILE, job.start_offsets),
-                (formats.RECOVERY_POINTS_FILE, job.recovery_points),
-            ):
-                disk.replace_file(self._folder, name, formats.encode_offsets(offsets), self.disk)
 
     def lower_recovery_point(self, partition: Partition, offset: int) -> None:
         """Before a log is cut below what a checkpoint promises, write one that does not."""

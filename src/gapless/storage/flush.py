@@ -12,8 +12,10 @@ would report success over the hole.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gapless.storage import disk
 from gapless.storage.disk import Disk, OpenFile
@@ -30,6 +32,43 @@ class SyncedFile:
     size: int
 
 
+class EpochFile:
+    """The file of a log's epoch history: written by the loop and by flushes, the newest contents win."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # held for a rename, never for a sync: the loop must not wait for one
+        self._written = 0
+        self._taken = 0
+
+    def take_number(self) -> int:
+        """A number for contents, higher than those of older ones. For the loop's thread."""
+        self._taken += 1
+        return self._taken
+
+    def write(
+        self, directory: OpenFile, number: int, entries: list[tuple[int, int]], durably: Disk | None
+    ) -> None:
+        """Replace the file, unless newer contents were written meanwhile. On any thread."""
+        temporary = f"{EPOCHS_FILE}.{number}.tmp"
+        disk.write_file(directory, temporary, encode_epochs(entries), durably)
+        with self._lock:
+            if number > self._written:
+                disk.rename_within(directory, temporary, EPOCHS_FILE)
+                self._written = number
+            else:
+                disk.remove_within(directory, temporary)
+        if durably is not None:
+            durably.fsync(directory.fd)
+
+
+class EpochUpdate(NamedTuple):
+    """Contents for the file of the epoch history."""
+
+    file: EpochFile
+    number: int
+    entries: list[tuple[int, int]]
+
+
 @dataclass(slots=True)
 class FlushJob:
     """One flush of one log. `offset` is the end that it makes durable; cutting the log lowers it."""
@@ -41,7 +80,7 @@ class FlushJob:
     files: list[SyncedFile] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     """Small files of the folder that must be durable too: indexes of closed segments, snapshots."""
-    epochs: list[tuple[int, int]] | None = None
+    epochs: EpochUpdate | None = None
     directories: list[OpenFile] = field(default_factory=list)
     """Folders whose entries have changed."""
 
@@ -57,7 +96,8 @@ class FlushJob:
                 disk.sync_file(self.directory, name, self.disk)
             path = self.directory.path
             if self.epochs is not None:
-                disk.replace_file(self.directory, EPOCHS_FILE, encode_epochs(self.epochs), self.disk)
+                update = self.epochs
+                update.file.write(self.directory, update.number, update.entries, self.disk)
             for directory in self.directories:
                 path = directory.path
                 self.disk.fsync(directory.fd)

@@ -157,13 +157,15 @@ class MemoryLog:
         segment = self._segments[self._segment_index(offset)]
         taken: list[bytes] = []
         size = 0
+        end_offset = -1
         for header, data in segment.batches[segment.find(offset) :]:
             first_may_exceed = at_least_one and not taken
             if header.last_offset >= before or (size + len(data) > max_bytes and not first_may_exceed):
                 break
             taken.append(data)
             size += len(data)
-        return MemorySlice(b"".join(taken)) if taken else NOTHING
+            end_offset = header.next_offset
+        return MemorySlice(b"".join(taken), end_offset) if taken else NOTHING
 
     def _segment_index(self, offset: int) -> int:
         return max(0, bisect_right(self._segments, offset, key=_base_offset) - 1)

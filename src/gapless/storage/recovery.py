@@ -105,7 +105,7 @@ class Loader:
             segment.adopt(files[f"{segment.base_offset:020d}{LOG_SUFFIX}"], end)
         point = max(self._checkpoint.recovery_point, bases[0])
         stored = self._read_epochs()
-        known = stored if stored or point == bases[0] else self._find_epochs(segments, point)
+        known = self._find_epochs(segments, point) if stored is None else stored
         epochs = EpochHistory(known)
         epochs.cut_end(point)
         self._recover(segments, point, epochs)
@@ -192,7 +192,8 @@ class Loader:
                 self._drop(segments, i + 1)
                 return
             if i + 1 < len(segments):
-                segment.seal()
+                segment.note_time()
+                segment.keep_indexes()
 
     def _drop(self, segments: list[Segment], first: int) -> None:
         for segment in reversed(segments[first:]):
@@ -212,7 +213,7 @@ class Loader:
         for batch, leader_epoch in verifier:
             segment.note_found(batch)
             epochs.begin(leader_epoch, batch.base_offset)
-        segment.write_indexes()
+        segment.keep_indexes()
         segment.size, segment.end_offset = verifier.position, verifier.next_offset
         self._scanned_bytes += size - position
         if verifier.problem is None:
@@ -289,14 +290,15 @@ class Loader:
 
     # ----------------------------------------------------------------------------------- small files
 
-    def _read_epochs(self) -> list[tuple[int, int]]:
-        """The epoch history up to the recovery point at least; younger epochs are found again in the log."""
+    def _read_epochs(self) -> list[tuple[int, int]] | None:
+        """The epoch history up to the recovery point at least; None if there is none that can be used."""
         path = f"{self._directory}/{EPOCHS_FILE}"
+        data = disk.read_file(path)
         try:
-            return decode_epochs(disk.read_file(path) or b"")
+            return decode_epochs(data) if data else None
         except Malformed as error:
             logger.warning("rebuilding %s from the log: %s", path, error)
-            return []
+            return None
 
     def _find_epochs(self, segments: list[Segment], point: int) -> list[tuple[int, int]]:
         """The epoch history below the recovery point, from the batches themselves."""

@@ -177,7 +177,8 @@ class Verifier:
         value = 0
         position, end = self.position + _CHECKED_FROM, self.position + size
         while position < end:
-            piece = self._view(position, min(end - position, _VERIFY_BYTES))
+            at_hand = self._chunk_start + len(self._chunk) - position
+            piece = self._view(position, min(end - position, at_hand if at_hand > 0 else _VERIFY_BYTES))
             value = crc32c(piece, value)
             position += len(piece)
         return value

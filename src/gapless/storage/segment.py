@@ -55,9 +55,10 @@ class Segment:
     """Batches from `base_offset` up to (not including) `end_offset`."""
 
     __slots__ = (
-        "_cache", "_indexes_loaded", "_probes", "_recent_floor", "_recent_last", "_recent_positions", "_stem",
-        "_unindexed_bytes", "base_offset", "end_offset", "file", "first_timestamp", "interval_bytes",
-        "max_timestamp", "max_timestamp_offset", "offsets", "pinned", "size", "synced_bytes", "times",
+        "_cache", "_indexes_loaded", "_indexes_stuck", "_probes", "_recent_floor", "_recent_last",
+        "_recent_positions", "_stem", "_unindexed_bytes", "base_offset", "end_offset", "file",
+        "first_timestamp", "interval_bytes", "max_timestamp", "max_timestamp_offset", "offsets", "pinned",
+        "size", "synced_bytes", "times",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +78,7 @@ class Segment:
         self.offsets = Index(self._stem + INDEX_SUFFIX, OFFSET_ENTRY, probes)
         self.times = Index(self._stem + TIME_INDEX_SUFFIX, TIME_ENTRY, probes)
         self._indexes_loaded = True
+        self._indexes_stuck = False
         self.max_timestamp = -1
         self.max_timestamp_offset = -1
         self.first_timestamp: int | None = None
@@ -158,7 +160,7 @@ class Segment:
             self.max_timestamp_offset = last_offset
         if self._unindexed_bytes > self.interval_bytes:
             # The time first: whatever a crash leaves of them, the time index is never behind the other.
-            self._note_time()
+            self.note_time()
             self.offsets.add(last_offset - self.base_offset, position)
             self._unindexed_bytes = 0
         self._unindexed_bytes += size
@@ -180,9 +182,10 @@ class Segment:
             self.end_offset = batch.base_offset
         self.note(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
         if self.group_is_due:
-            self.write_indexes()
+            self.keep_indexes()
 
-    def _note_time(self) -> None:
+    def note_time(self) -> None:
+        """Index the largest timestamp so far, if it is not."""
         last = self.times.last
         if self.max_timestamp > (last[0] if last else -1):
             self.times.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
@@ -197,10 +200,22 @@ class Segment:
         self.times.write_pending()
         self.offsets.write_pending()
 
+    def keep_indexes(self) -> None:
+        """Write what was found anew; on a full disk it stays in memory: a log must be readable even there."""
+        if self._indexes_stuck:
+            return
+        try:
+            self.write_indexes()
+        except OSError as error:
+            self._indexes_stuck = True
+            logger.warning(
+                "%s stays incomplete, its entries in memory: %s", self.offsets.path, error.strerror
+            )
+
     def seal(self) -> None:
         """Complete the indexes: the last entry for the time is then the largest timestamp of all."""
         if self._indexes_loaded:
-            self._note_time()
+            self.note_time()
             self.write_indexes()
 
     @property
@@ -223,16 +238,28 @@ class Segment:
 
     # ---------------------------------------------------------------------------------------- finding
 
-    def locate(self, offset: int) -> tuple[int, int]:
-        """Position and size of the first batch that ends at or after `offset` (which the segment holds)."""
+    def locate(self, offset: int) -> tuple[int, int, int]:
+        """The first batch that ends at or after `offset` (which the segment holds): position, size, end."""
         recent = self._recent_last
         if recent and offset > self._recent_floor:
             positions = self._recent_positions
             i = bisect_left(recent, offset)
             following = positions[i + 1] if i + 1 < len(positions) else self.size
-            return positions[i], following - positions[i]
+            return positions[i], following - positions[i], recent[i] + 1
         batch = self.find(offset)
-        return batch.position, batch.size
+        return batch.position, batch.size, batch.last_offset + 1
+
+    def start_of(self, offset: int) -> tuple[int, int]:
+        """Where the batch that holds `offset` begins: its position, and its first offset."""
+        recent = self._recent_last
+        if recent and offset > self._recent_floor:
+            i = bisect_left(recent, offset)
+            return self._recent_positions[i], self._recent_start(i)
+        batch = self.find(offset)
+        return batch.position, batch.base_offset
+
+    def _recent_start(self, index: int) -> int:
+        return (self._recent_last[index - 1] if index else self._recent_floor) + 1
 
     def find(self, offset: int) -> Skimmed:
         """`locate` by the index and the log: the batch as it is in the file."""
@@ -244,13 +271,17 @@ class Segment:
                 return batch
         raise DamagedLog(self.path, self.size, f"it ends before offset {offset}")
 
-    def boundary(self, limit: int, start: int) -> int:
-        """The last end of a batch at or below `limit`; `start` is such a boundary, too."""
+    def boundary(self, limit: int, start: int) -> tuple[int, int]:
+        """The last boundary of batches at or below position `limit`, and the offset there.
+
+        `start` is such a boundary, too.
+        """
         if limit >= self.size:
-            return self.size
+            return self.size, self.end_offset
         positions = self._recent_positions
         if positions and limit >= positions[0]:
-            return max(start, positions[bisect_right(positions, limit) - 1])
+            i = bisect_right(positions, limit) - 1
+            return positions[i], self._recent_start(i)
         return self._by_index(lambda: self._walk_to_position(limit, start))
 
     def offset_bound(self, position: int) -> int:
@@ -266,7 +297,7 @@ class Segment:
             return self.end_offset
         return self.base_offset + self.offsets.entry(slot)[0] + 1
 
-    def _walk_to_position(self, limit: int, start: int) -> int:
+    def _walk_to_position(self, limit: int, start: int) -> tuple[int, int]:
         slot = self.offsets.floor(1, limit)
         if slot >= 0 and self.offsets.entry(slot)[1] > start:
             walk = self._walk(slot)
@@ -274,8 +305,8 @@ class Segment:
             walk = skim(self.open(), start, self.size, self._probes)
         for batch in walk:
             if batch.position + batch.size > limit:
-                return batch.position
-        return self.size
+                return batch.position, batch.base_offset
+        return self.size, self.end_offset
 
     def _walk(self, slot: int) -> Iterator[Skimmed]:
         """Batches from the one that an index slot names (-1: the first), which must be there as it says."""
@@ -457,7 +488,8 @@ class Segment:
         self.end_offset = self.base_offset
         for batch in skim(self.open(), 0, size, self._probes, far=True):
             self.note_found(batch)
-        self.seal()
+        self.note_time()
+        self.keep_indexes()
         if self.end_offset != end_offset:
             raise DamagedLog(self.path, size, f"it ends at offset {self.end_offset} instead of {end_offset}")
 

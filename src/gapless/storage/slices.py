@@ -19,6 +19,9 @@ class ReadableSlice(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def end_offset(self) -> int: ...
+
     def read(self, position: int, size: int) -> bytes | memoryview:
         """Exactly `size` bytes from `position` of the slice on. Raises `LogFailed`."""
 
@@ -26,12 +29,13 @@ class ReadableSlice(Protocol):
 class FileSlice:
     """Bytes of a log file."""
 
-    __slots__ = ("file", "position", "size")
+    __slots__ = ("end_offset", "file", "position", "size")
 
-    def __init__(self, file: OpenFile, position: int, size: int) -> None:
+    def __init__(self, file: OpenFile, position: int, size: int, end_offset: int) -> None:
         self.file = file
         self.position = position
         self.size = size
+        self.end_offset = end_offset
 
     def read(self, position: int, size: int) -> bytes:
         """Exactly `size` bytes from `position` of the slice on. Raises `LogFailed`."""
@@ -49,11 +53,12 @@ class FileSlice:
 class MemorySlice:
     """Bytes of a log in memory; they never change."""
 
-    __slots__ = ("_data", "size")
+    __slots__ = ("_data", "end_offset", "size")
 
-    def __init__(self, data: bytes = b"") -> None:
+    def __init__(self, data: bytes = b"", end_offset: int = -1) -> None:
         self._data = memoryview(data)
         self.size = len(data)
+        self.end_offset = end_offset
 
     def read(self, position: int, size: int) -> memoryview:
         """Exactly `size` bytes from `position` of the slice on."""

@@ -8,32 +8,38 @@ from collections.abc import Iterator
 from gapless.core.log import TimedOffset
 from gapless.storage.scan import Skimmed
 from gapless.storage.segment import Segment
-from gapless.wire.batch import InvalidBatch, parse_header
+from gapless.wire.batch import BatchHeader, InvalidBatch, parse_header
 from gapless.wire.records import Record, iterate_records
 
 logger = logging.getLogger("gapless.storage")
 
 
 def first_reaching(batch: memoryview, timestamp_ms: int, start: int, before: int) -> TimedOffset | None:
-    """Of one batch: the first record within the offsets that is at or after the timestamp."""
-    epoch, records = _open(batch, start, before)
+    """Of one batch whose header reaches the timestamp: the first record within the offsets that does.
+
+    A header that promises more than its records hold is taken by its word, so that a client that lies in
+    headers cannot make us open one batch after another.
+    """
+    header, records = _open(batch, start, before)
     for record in records:
         if record.timestamp_ms >= timestamp_ms:
-            return TimedOffset(record.timestamp_ms, record.offset, epoch)
+            return TimedOffset(record.timestamp_ms, record.offset, header.leader_epoch)
+    if start <= header.base_offset and header.last_offset < before:
+        return TimedOffset(header.max_timestamp, header.base_offset, header.leader_epoch)
     return None
 
 
 def latest(batch: memoryview, start: int, before: int) -> TimedOffset | None:
     """Of one batch: the first record within the offsets that has the largest timestamp."""
-    epoch, records = _open(batch, start, before)
+    header, records = _open(batch, start, before)
     found: Record | None = None
     for record in records:
         if found is None or record.timestamp_ms > found.timestamp_ms:
             found = record
-    return TimedOffset(found.timestamp_ms, found.offset, epoch) if found else None
+    return TimedOffset(found.timestamp_ms, found.offset, header.leader_epoch) if found else None
 
 
-def _open(batch: memoryview, start: int, before: int) -> tuple[int, Iterator[Record]]:
+def _open(batch: memoryview, start: int, before: int) -> tuple[BatchHeader, Iterator[Record]]:
     header = parse_header(batch, 0)
     try:
         records = list(iterate_records(batch, header))
@@ -41,7 +47,7 @@ def _open(batch: memoryview, start: int, before: int) -> tuple[int, Iterator[Rec
         # What cannot be opened is taken as a whole: a reader who is sent to its beginning misses nothing.
         logger.warning("the batch at offset %d cannot be opened: %s", header.base_offset, error)
         records = [Record(max(start, header.base_offset), header.max_timestamp, None, None)]
-    return header.leader_epoch, (record for record in records if start <= record.offset < before)
+    return header, (record for record in records if start <= record.offset < before)
 
 
 def first_reaching_in(segment: Segment, timestamp_ms: int, start: int, before: int) -> TimedOffset | None:

@@ -35,7 +35,7 @@ class EmbeddedBroker:
     """One broker. Without a data folder of the caller's it has one of its own, gone after `close()`.
 
     `config` are broker settings under Kafka's names. After `kill()` or `stop()`, `start()` serves the same
-    data under the same address again.
+    data under the same address again. What the broker says, over all its starts, is in `log_file`.
     """
 
     def __init__(
@@ -44,10 +44,12 @@ class EmbeddedBroker:
         port: int = 0,
         config: Mapping[str, str] | None = None,
         *,
+        log_file: Path | None = None,
         start_timeout_s: float = 30.0,
     ) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="gapless-broker-"))
         self.data_dir = data_dir if data_dir is not None else self._home / "data"
+        self.log_file = log_file if log_file is not None else self._home / "broker.log"
         self._port = port
         self._config = dict(config or {})
         self._start_timeout_s = start_timeout_s
@@ -83,11 +85,6 @@ class EmbeddedBroker:
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.running()
-
-    @property
-    def log_file(self) -> Path:
-        """What the broker says, over all its starts."""
-        return self._home / "broker.log"
 
     def start(self) -> None:
         """Start, and return when clients can connect; if it does not come up, fail with its last words."""

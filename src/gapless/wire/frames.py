@@ -64,6 +64,11 @@ class FrameReader:
         """Bytes that have arrived of a frame that is not complete."""
         return self._filled if self._assembly is not None else len(self._leftover)
 
+    @property
+    def held_bytes(self) -> int:
+        """The memory that a frame takes which is not complete: up to four times what has arrived of it."""
+        return len(self._leftover) if self._assembly is None else len(self._assembly)
+
     def get_buffer(self, size_hint: int) -> memoryview:
         """Where the next bytes belong; never empty. The hint is ignored, as the protocol allows."""
         if self._assembly is not None:

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from ..clients import ANSWER_TIMEOUT_S, BrokerRefused, Deadline
+from ..clients import ANSWER_TIMEOUT_S
 from ..clients.confluent import refused
 from . import EARLIEST, LATEST, MAX_TIMESTAMP, Cluster, PartitionPlace, Setting
 
@@ -51,18 +51,6 @@ class ConfluentAdmin:
     ) -> None:
         new = NewTopic(topic, partitions, replication_factor, config=dict(settings or {}))
         _result(self._client.create_topics([new], validate_only=validate_only)[topic])
-
-    def wait_for_leaders(self, topic: str, partitions: int) -> None:
-        """Until every partition answers: the first writes to a new topic must not need a second try."""
-        deadline = Deadline(f"leaders of {topic}")
-        places = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
-        while deadline.open():
-            try:
-                for asked in self._client.list_offsets(places).values():
-                    _result(asked)
-            except (BrokerRefused, RuntimeError):
-                continue
-            return
 
     def delete_topic(self, topic: str) -> None:
         _result(self._client.delete_topics([topic])[topic])

@@ -21,7 +21,7 @@ from gapless.errors import GaplessError, UsageError
 
 EXAMPLES = examples(
     "gapless topics alter orders --partitions 12",
-    "gapless topics alter orders --config retention.ms=86400000 --delete-config flush.ms",
+    "gapless topics alter orders --config flush.ms=50 --delete-config retention.ms",
 )
 
 

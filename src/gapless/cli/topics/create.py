@@ -14,7 +14,7 @@ from gapless.cli.output import say
 
 EXAMPLES = examples(
     "gapless topics create orders --partitions 6",
-    "gapless topics create payments --config flush.messages=1 --config retention.ms=-1",
+    "gapless topics create audit --config flush.messages=1",
 )
 
 
@@ -23,9 +23,7 @@ def create(
     partitions: Annotated[int, typer.Option(metavar="N", min=1, help="How many partitions.")] = 1,
     replication_factor: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, help="How many copies. [default: the cluster's]", show_default=False
-        ),
+        typer.Option(metavar="N", min=1, help="How many copies.", show_default="the cluster's"),
     ] = None,
     config: Annotated[
         list[str] | None,

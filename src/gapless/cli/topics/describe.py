@@ -32,14 +32,14 @@ def describe(
         say_json(
             {
                 "topic": name,
-                "id": str(topic.topic_id),
+                "id": _topic_id(topic),
                 "internal": topic.is_internal,
                 "partitions": partitions,
                 "configs": {config["name"]: config["value"] for config in configs},
             }
         )
         return
-    say(f"{name}  (id {topic.topic_id}{', internal' if topic.is_internal else ''})")
+    say(f"{name}  (id {_topic_id(topic)}{', internal' if topic.is_internal else ''})")
     say_table(
         ("partition", "leader", "replicas", "in sync", "start", "end", "records"),
         [
@@ -90,6 +90,11 @@ def _settings_of(admin: AdminClient, name: str) -> list[dict[str, str]]:
         for entry in sorted(entries, key=lambda entry: entry.name)
         if not entry.is_default and entry.source != ConfigSource.DEFAULT_CONFIG.value
     ]
+
+
+def _topic_id(topic: TopicDescription) -> str:
+    """As Kafka's own tools print it: librdkafka uses the other alphabet of base64."""
+    return str(topic.topic_id).replace("+", "-").replace("/", "_")
 
 
 def _id(node: Node | None) -> int | None:

@@ -65,6 +65,21 @@ def describe_settings(node: Node, keys: Mapping[str, Key], own: Mapping[str, str
         else:
             layers = list(node.settings.broker_layers(key, dynamic, cluster))
         yield Setting(key, layers[0], layers)
+    if keys is BROKER_KEYS:
+        yield from _command_line_settings(node)
+
+
+def _command_line_settings(node: Node) -> Iterator[Setting]:
+    """What a broker is told on its command line, under Kafka's names: tools look for these."""
+    broker = node.image.brokers[node.node_id]
+    listener = f"PLAINTEXT://{broker.host}:{broker.port}"
+    for name, value, doc in (
+        ("advertised.listeners", listener, "Where clients connect to."),
+        ("listeners", listener, "Where this broker listens."),
+        ("log.dirs", node.store.location, "Where the logs are."),
+    ):
+        found = Found(value, Source.STATIC_BROKER, name)
+        yield Setting(Key(name, Kind.STRING, value, doc), found, [found])
 
 
 def _resource_keys(node: Node, resource_type: int, name: str) -> Mapping[str, Key]:

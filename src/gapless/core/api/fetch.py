@@ -11,7 +11,7 @@ from uuid import UUID
 
 from gapless.core.api.registry import handles
 from gapless.core.contract import Request, TopicPartition
-from gapless.core.log import LogFailed
+from gapless.core.log import LogFailed, LogSlice
 from gapless.core.partition import Partition
 from gapless.core.sessions import FetchKey, Session, SessionError
 from gapless.wire.apis import ApiKey
@@ -30,6 +30,33 @@ if TYPE_CHECKING:
 Results = list[tuple[FetchKey, FetchPartitionResult]]
 
 
+class _Reading:
+    """One look at all partitions that a fetch wants; it may take several until there is enough."""
+
+    __slots__ = ("_given", "failed", "remaining_bytes", "results", "size_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.results: Results = []
+        self.size_bytes = 0
+        self.remaining_bytes = max(0, limit_bytes)
+        self.failed = False
+        self._given: list[tuple[Partition, int, int]] = []
+
+    def take(self, partition: Partition, asked: FetchPartition, records: LogSlice) -> None:
+        """Count in what was found in a partition."""
+        if records.size:
+            self.size_bytes += records.size
+            self.remaining_bytes = max(0, self.remaining_bytes - records.size)
+            # A slice may begin before the offset that was asked for; clients skip that part.
+            self._given.append((partition, records.size, records.end_offset - asked.fetch_offset))
+
+    def give_out(self) -> None:
+        """All that was found goes to the client."""
+        for partition, size_bytes, records in self._given:
+            partition.bytes_out += size_bytes
+            partition.records_out += records
+
+
 @handles(ApiKey.FETCH, 4, 18)
 def fetch(node: Node, request: Request) -> Any | None:
     """Answer at once if there is enough, or something to report; else wait."""
@@ -42,9 +69,10 @@ def fetch(node: Node, request: Request) -> Any | None:
         return FetchResponse(error=error.code)
 
     def poll(timed_out: bool) -> FetchResponse | None:
-        results, size, failed = _read(node, body, wanted)
-        if timed_out or failed or size >= body.min_bytes:
-            return _respond(session, results)
+        reading = _read(node, body, wanted)
+        if timed_out or reading.failed or reading.size_bytes >= body.min_bytes:
+            reading.give_out()
+            return _respond(session, reading.results)
         return None
 
     response = poll(body.max_wait_ms <= 0 or not wanted)
@@ -61,26 +89,18 @@ def _name(node: Node, key: FetchKey) -> str | None:
     return None if topic is None else topic.name
 
 
-def _read(
-    node: Node, body: FetchRequest, wanted: list[tuple[FetchKey, FetchPartition]]
-) -> tuple[Results, int, bool]:
-    """Every partition's answer, their records' size together, and whether any of them is an error."""
-    remaining = max(0, min(body.max_bytes, node.settings.get("fetch.max.bytes")))
-    results: Results = []
-    size = 0
-    failed = False
+def _read(node: Node, body: FetchRequest, wanted: list[tuple[FetchKey, FetchPartition]]) -> _Reading:
+    """Every partition's answer."""
+    reading = _Reading(min(body.max_bytes, node.settings.get("fetch.max.bytes")))
     for key, asked in wanted:
-        result = _read_partition(node, key, asked, remaining, size == 0, body.isolation_level == 1)
-        if result.records is not None:
-            size += result.records.size
-            remaining = max(0, remaining - result.records.size)
-        failed = failed or result.error != 0
-        results.append((key, result))
-    return results, size, failed
+        result = _read_partition(node, key, asked, reading, body.isolation_level == 1)
+        reading.failed = reading.failed or result.error != 0
+        reading.results.append((key, result))
+    return reading
 
 
 def _read_partition(
-    node: Node, key: FetchKey, asked: FetchPartition, remaining: int, at_least_one: bool, committed: bool
+    node: Node, key: FetchKey, asked: FetchPartition, reading: _Reading, committed: bool
 ) -> FetchPartitionResult:
     name = _name(node, key)
     if name is None:
@@ -96,11 +116,12 @@ def _read_partition(
     if not partition.log.start_offset <= asked.fetch_offset <= partition.log.end_offset:
         return _answer(partition, ErrorCode.OFFSET_OUT_OF_RANGE)
     try:
-        max_bytes = max(0, min(asked.max_bytes, remaining))
-        records = partition.read(asked.fetch_offset, max_bytes, at_least_one, committed)
+        max_bytes = max(0, min(asked.max_bytes, reading.remaining_bytes))
+        records = partition.read(asked.fetch_offset, max_bytes, reading.size_bytes == 0, committed)
         aborted = partition.aborted_in(asked.fetch_offset, records) if committed else None
     except LogFailed:
         return _answer(partition, ErrorCode.KAFKA_STORAGE_ERROR)
+    reading.take(partition, asked, records)
     result = _answer(partition, ErrorCode.NONE)
     result.records = records
     result.aborted = aborted
