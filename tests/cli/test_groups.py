@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from .conftest import Gapless, NewTopic
 
 _numbers = itertools.count()
 PATIENCE_S = 20.0
+STARTING = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+}
 
 
 @pytest.fixture
@@ -25,7 +31,14 @@ def new_group() -> Callable[[], str]:
 def commit(bootstrap: str, group: str, offsets: dict[tuple[str, int], int]) -> None:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
-    consumer.commit(offsets=wanted, asynchronous=False)
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            consumer.commit(offsets=wanted, asynchronous=False)
+            break
+        except KafkaException as error:  # Apache Kafka's first group waits for its internal topic
+            if error.args[0].code() not in STARTING or time.monotonic() > deadline:
+                raise
     consumer.close()
 
 
