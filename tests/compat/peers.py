@@ -10,9 +10,9 @@ from typing import NamedTuple
 from gapless.testing.apache_kafka import ApacheKafka
 from gapless.testing.cluster import EmbeddedBroker
 
-# Looked after often, so that a test of retention need not wait for minutes.
-SETTINGS = {"log.retention.check.interval.ms": "500"}
-APACHE_SETTINGS = SETTINGS | {"log.initial.task.delay.ms": "500"}
+# Looked after often, so that a test of retention need not wait for minutes; nor for a dead member of a group.
+SETTINGS = {"log.retention.check.interval.ms": "500", "group.min.session.timeout.ms": "1000"}
+APACHE_SETTINGS = SETTINGS | {"log.initial.task.delay.ms": "500", "group.initial.rebalance.delay.ms": "0"}
 
 
 class Peer(NamedTuple):
