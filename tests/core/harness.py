@@ -31,7 +31,7 @@ from gapless.core.contract import (
 )
 from gapless.core.node import Node
 from gapless.core.records import MetadataRecord
-from gapless.storage.memory import MemoryLogStore
+from gapless.storage.memory import MemoryFlushJob, MemoryLogStore
 from gapless.wire.apis import ApiKey
 from gapless.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from gapless.wire.messages import CreateTopicsRequest
@@ -58,6 +58,7 @@ class World:
 
     def start(self) -> None:
         self.replies: dict[int, Any] = {}
+        self.requests: list[Request] = []
         self.closed: dict[int, str] = {}
         self.node = Node(0, "test-cluster", Settings(self.settings), self.store, self.random)
         records = [record for proposal in self.journal for record in proposal]
@@ -95,7 +96,18 @@ class World:
     def finish_flushes(self) -> None:
         while self.flushes:
             flush = self.flushes.pop(0)
+            self.reach_disk(flush)
             self.step(Flushed(flush.partition, flush.offset))
+
+    def reach_disk(self, flush: Flush) -> None:
+        """What is to be flushed is on disk, though the node has not heard of it."""
+        if flush.partition in self.store.logs:
+            self.store.logs[flush.partition].flushed(MemoryFlushJob(flush.offset))
+
+    def power_cut(self) -> None:
+        """The machine loses its power: what was not flushed is gone."""
+        self.store.power_cut()
+        self.restart()
 
     def fail_flushes(self, reason: str) -> None:
         while self.flushes:
@@ -134,6 +146,7 @@ class World:
 
     def send(self, key: ApiKey, version: int, body: Any, connection: int = 1) -> Request:
         request = Request(connection, RequestHeader(int(key), version, 0, "test"), body)
+        self.requests.append(request)  # so that no later one can have its identity
         self.step(request)
         return request
 
