@@ -1,5 +1,7 @@
 """The messages of all APIs but Produce and Fetch: kafka-python's classes, re-exported with their types.
 
+Those of the newer consumer protocol, which it lacks, are described in `consumer_group_messages`.
+
 They serve as containers and encode themselves; requests are decoded by `schema`, which trusts no length.
 """
 
@@ -140,6 +142,13 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
+from gapless.wire.consumer_group_messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
 REQUESTS: dict[int, type[ApiMessage]] = {
     request.API_KEY: request
     for request in (
@@ -191,6 +200,8 @@ REQUESTS: dict[int, type[ApiMessage]] = {
         DescribeProducersRequest,
         DescribeTransactionsRequest,
         ListTransactionsRequest,
+        ConsumerGroupHeartbeatRequest,
+        ConsumerGroupDescribeRequest,
         ListConfigResourcesRequest,
         DescribeTopicPartitionsRequest,
     )
@@ -216,6 +227,10 @@ __all__ = [
     "ApiMessage",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
+    "ConsumerGroupDescribeRequest",
+    "ConsumerGroupDescribeResponse",
+    "ConsumerGroupHeartbeatRequest",
+    "ConsumerGroupHeartbeatResponse",
     "CreateAclsRequest",
     "CreateAclsResponse",
     "CreatePartitionsRequest",

@@ -17,8 +17,12 @@ from gapless.wire.messages import ApiVersionsResponse
 if TYPE_CHECKING:
     from gapless.core.node import Node
 
-FEATURES = {"transaction.version": 2}
-"""The levels in force of what all brokers must agree on (2: every transaction has its own epoch, KIP-890)."""
+FEATURES = {"group.version": 1, "transaction.version": 2}
+"""The levels in force of what all brokers must agree on.
+
+Level 1 of groups has the newer consumer protocol (KIP-848); at level 2 of transactions each has its own epoch
+(KIP-890).
+"""
 
 
 @handles(ApiKey.API_VERSIONS, 0, 4)

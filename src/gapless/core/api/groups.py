@@ -1,11 +1,14 @@
 """DescribeGroups, ListGroups and DeleteGroups: groups as an administrator sees them.
 
 Version notes: DescribeGroups 4 tells instance ids, 6 says of a missing group that it is missing (before, that
-it is dead). ListGroups 4 filters by state, 5 by type. There is one type here: classic.
+it is dead). ListGroups 4 filters by state, 5 by type. DescribeGroups knows classic groups only; the others
+have a request of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 NOT_ASKED = {31}
 GROUP_OPERATIONS = {3, 6, 8, 10, 11}
 CLASSIC = "classic"
+CONSUMER = "consumer"
 MISSING_IS_AN_ERROR_FROM = 6
 
 Described = DescribeGroupsResponse.DescribedGroup
@@ -68,7 +72,8 @@ def _describe(groups: GroupsState, group_id: str, request: Request) -> Described
     group = groups.groups.get(group_id)
     if group is None:
         if request.header.api_version >= MISSING_IS_AN_ERROR_FROM:
-            return _no_description(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+            why = "not found" if groups.consumer_groups.get(group_id) is None else "is not a classic group"
+            return _no_description(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {why}.")
         return _no_description(group_id, ErrorCode.NONE, state=GroupState.DEAD)
     is_stable = group.state is GroupState.STABLE
     return Described(
@@ -137,19 +142,24 @@ def list_groups(node: Node, request: Request) -> ListGroupsResponse:
                 continue
             return ListGroupsResponse(throttle_time_ms=0, error_code=int(error.code), groups=[])
         listed += [
-            _listed(group)
-            for group in groups_of(shard).groups.values()
-            if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
+            group
+            for group in _all_listed(groups_of(shard))
+            if (not states or group.group_state.lower() in states)
+            and (not types or group.group_type in types)
         ]
     return ListGroupsResponse(throttle_time_ms=0, error_code=0, groups=listed)
 
 
-def _listed(group: Group) -> ListGroupsResponse.ListedGroup:
+def _all_listed(groups: GroupsState) -> Iterator[ListGroupsResponse.ListedGroup]:
+    for group in groups.groups.values():
+        yield _listed(group.group_id, group.protocol_type or "", group.state, CLASSIC)
+    for newer in groups.consumer_groups.groups.values():
+        yield _listed(newer.group_id, CONSUMER, newer.state, CONSUMER)
+
+
+def _listed(group_id: str, protocol_type: str, state: StrEnum, kind: str) -> ListGroupsResponse.ListedGroup:
     return ListGroupsResponse.ListedGroup(
-        group_id=group.group_id,
-        protocol_type=group.protocol_type or "",
-        group_state=group.state.value,
-        group_type=CLASSIC,
+        group_id=group_id, protocol_type=protocol_type, group_state=state.value, group_type=kind
     )
 
 
@@ -177,11 +187,15 @@ def delete_groups(node: Node, request: Request) -> Any | None:
 
 def _deletion(groups: GroupsState, group_id: str) -> list[OwnRecord]:
     group = groups.groups.get(group_id)
-    if group is None:
+    newer = groups.consumer_groups.get(group_id)
+    if group is None and newer is None:
         raise CoordinatorError(ErrorCode.GROUP_ID_NOT_FOUND)
-    if group.state is not GroupState.EMPTY:
+    if (group is not None and group.state is not GroupState.EMPTY) or (newer is not None and newer.members):
         raise CoordinatorError(ErrorCode.NON_EMPTY_GROUP)
-    return [*map(offset_tombstone, groups.offsets.keys(group_id)), group_tombstone(group_id)]
+    offsets = list(map(offset_tombstone, groups.offsets.keys(group_id)))
+    if newer is not None:
+        return [*offsets, *groups.consumer_groups.deletion(newer)]
+    return [*offsets, group_tombstone(group_id)]
 
 
 def _undo_deletion(result: Deleted, error: ErrorCode) -> None:

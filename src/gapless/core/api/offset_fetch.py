@@ -1,7 +1,7 @@
 """OffsetFetch: where a group goes on reading.
 
 Version notes: 2 can ask for everything and has an error of its own, 7 can insist on offsets that no open
-transaction is about to change, 8 asks for many groups at once, 10 knows topic ids.
+transaction is about to change, 8 asks for many groups at once, 9 tells a member's epoch, 10 knows topic ids.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ def _fetch_of_many(node: Node, request: Request) -> Any | None:
         answers.append(answer)
         try:
             groups = find_groups(node, asked.group_id, may_be_unnamed=True)
+            _check_reader(groups, asked)
         except CoordinatorError as error:
             _fail(answer, error.code)
             continue
@@ -74,6 +75,13 @@ def _fetch_of_many(node: Node, request: Request) -> Any | None:
             answer.topics.append(_topic_answer(topic, found))
         parts.append(Part(groups.shard, partial(_fail, answer)))
     return answer_together(node, request, OffsetFetchResponse(throttle_time_ms=0, groups=answers), parts)
+
+
+def _check_reader(groups: GroupsState, asked: OffsetFetchRequest.OffsetFetchRequestGroup) -> None:
+    """A member of a group of the newer protocol must be up to date; anybody else may look."""
+    group = groups.consumer_groups.get(asked.group_id)
+    if group is not None and (asked.member_id is not None or asked.member_epoch >= 0):
+        group.check_epoch(asked.member_id or "", asked.member_epoch)
 
 
 def _topic_answer(topic: Wanted, partitions: list[PartitionAnswer]) -> TopicAnswer:

@@ -58,6 +58,7 @@ def commit(
     group_missing: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
 ) -> list[ErrorCode]:
     """Commit at once; one result per offset. Raises `CoordinatorError` if the committer may not."""
+    _check_newer(groups, group_id, committer)
     group = _find(groups, group_id, committer, group_missing)
     if group is not None:
         _check(group, committer)
@@ -81,6 +82,12 @@ def commit_in_transaction(
     One result per offset; raises `CoordinatorError` if the committer may not. Who names no member is not
     checked against the group: its producer's epoch fences it.
     """
+    if committer != Committer():
+        try:
+            _check_newer(groups, group_id, committer)
+        except CoordinatorError as error:  # a producer knows of generations only
+            is_stale = error.code is ErrorCode.STALE_MEMBER_EPOCH
+            raise CoordinatorError(ErrorCode.ILLEGAL_GENERATION) if is_stale else error from None
     group = _find(groups, group_id, committer, ErrorCode.ILLEGAL_GENERATION)
     if group is not None and committer != Committer():
         _check(group, committer)
@@ -89,9 +96,16 @@ def commit_in_transaction(
 
 def _find(groups: GroupsState, group_id: str, committer: Committer, group_missing: ErrorCode) -> Group | None:
     group = groups.groups.get(group_id)
-    if group is None and committer.generation >= 0:
+    if group is None and committer.generation >= 0 and groups.consumer_groups.get(group_id) is None:
         raise CoordinatorError(group_missing)
     return group
+
+
+def _check_newer(groups: GroupsState, group_id: str, committer: Committer) -> None:
+    """In a group of the newer protocol members commit for their epoch; without members anybody may."""
+    group = groups.consumer_groups.get(group_id)
+    if group is not None and (group.members or committer.generation >= 0):
+        group.check_epoch(committer.member_id, committer.generation)
 
 
 def _check(group: Group, committer: Committer) -> None:
@@ -112,7 +126,8 @@ def _write(
     longest = groups.node.settings.get("offset.metadata.max.bytes")
     now_ms = groups.node.now_ms
     room_bytes = groups.shard.partition.config.max_message_bytes - BATCH_HEADER_BYTES
-    results, records, is_growing = [], [], group_id not in groups.groups
+    is_growing = group_id not in groups.groups and groups.consumer_groups.get(group_id) is None
+    results, records = [], []
     for new in offsets:
         metadata = new.metadata or ""
         if len(metadata) > longest:
@@ -138,11 +153,15 @@ def _write(
 def delete_offsets(groups: GroupsState, group_id: str, asked: Sequence[OffsetKey]) -> list[ErrorCode]:
     """Delete committed offsets of topics that the group does not consume; one result each."""
     group = groups.groups.get(group_id)
-    if group is None:
+    newer = groups.consumer_groups.get(group_id)
+    if newer is not None:
+        subscribed = [groups.consumer_groups.subscribes_to(newer, key.topic) for key in asked]
+    elif group is None:
         raise CoordinatorError(ErrorCode.GROUP_ID_NOT_FOUND)
-    if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
+    elif group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
         raise CoordinatorError(ErrorCode.NON_EMPTY_GROUP)
-    subscribed = [group.subscribes_to(key.topic) for key in asked]
+    else:
+        subscribed = [group.subscribes_to(key.topic) for key in asked]
     groups.shard.write(
         [
             offset_tombstone(key)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gapless.core.consumer_groups.group import ConsumerGroup
 from gapless.core.groups.group import CONSUMER_PROTOCOL, Group, GroupState
 from gapless.core.groups.offsets import Commit
 from gapless.core.groups.rebalance import stop
@@ -49,12 +50,15 @@ class Expiry:
 
     def _look(self, left: list[str]) -> None:
         """Look at some groups; `left` are those that this round has yet to see, none at its beginning."""
-        left = left or list(self._groups.groups)
+        left = left or [*self._groups.groups, *self._groups.consumer_groups.groups]
         records: list[OwnRecord] = []
         for group_id in left[:GROUPS_PER_SLICE]:
             group = self._groups.groups.get(group_id)
+            newer = self._groups.consumer_groups.get(group_id)
             if group is not None:
                 records += self._expired(group)
+            elif newer is not None:
+                records += self._expired_of_newer(newer)
         self._groups.write_unless_failing(records)
         left = left[GROUPS_PER_SLICE:]
         self._look_later(0 if left else self._interval_ms, left)
@@ -73,6 +77,24 @@ class Expiry:
         in_use = group.state is not GroupState.EMPTY or group.pending_joins
         if not kept and not in_use and not offsets.in_transaction(group.group_id):
             records.append(group_tombstone(group.group_id))
+        return records
+
+    def _expired_of_newer(self, group: ConsumerGroup) -> list[OwnRecord]:
+        """Of a group of the newer protocol an offset that nobody subscribes to expires after its commit."""
+        offsets = self._groups.offsets
+        oldest_ms = self._groups.node.now_ms - self._retention_ms
+        records: list[OwnRecord] = []
+        kept = False
+        for topic, partitions in offsets.of_group(group.group_id).items():
+            in_use = self._groups.consumer_groups.subscribes_to(group, topic)
+            for partition, commit in partitions.items():
+                key = OffsetKey(group.group_id, topic, partition)
+                if in_use or commit.value.commit_timestamp_ms > oldest_ms or offsets.is_pending(key):
+                    kept = True
+                else:
+                    records.append(offset_tombstone(key))
+        if not kept and not group.members and not offsets.in_transaction(group.group_id):
+            records += self._groups.consumer_groups.deletion(group)
         return records
 
     def _is_expired(self, group: Group, topic: str, commit: Commit) -> bool:

@@ -119,6 +119,9 @@ def _find_or_create(asked: _Join) -> Group:
     group = asked.groups.groups.get(asked.group_id)
     if group is not None:
         return group
+    newer = asked.groups.consumer_groups.get(asked.group_id)
+    if newer is not None and newer.members:
+        raise CoordinatorError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if asked.member_id:
         raise CoordinatorError(ErrorCode.UNKNOWN_MEMBER_ID)
     return asked.groups.create_group(asked.group_id)

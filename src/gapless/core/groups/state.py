@@ -20,12 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gapless.core.consumer_groups.state import ConsumerGroups
 from gapless.core.groups.expiry import Expiry
 from gapless.core.groups.group import Group
 from gapless.core.groups.held import GROUP_BYTES, Held
 from gapless.core.groups.offsets import Commit, Offsets
 from gapless.core.groups.rebalance import begin_sessions, dissolve
 from gapless.core.shard import CoordinatorError, OwnRecord, Shard
+from gapless.wire import consumer_group_records
 from gapless.wire.batch import BatchHeader
 from gapless.wire.errors import ErrorCode, MalformedMessage
 from gapless.wire.group_records import (
@@ -55,6 +57,7 @@ class GroupsState:
         self.node = shard.node
         self.held = Held()
         self.groups: dict[str, Group] = {}
+        self.consumer_groups = ConsumerGroups(self)
         self.offsets = Offsets(self.held)
         self.unreadable_records = 0
         self._expiry = Expiry(self)
@@ -84,17 +87,27 @@ class GroupsState:
             self.offsets.remove(key)
         elif isinstance(key, OffsetKey) and record.value is not None:
             commit = Commit(decode_offset(record.value), record.offset)
-            self._group(key.group, commit.value.commit_timestamp_ms)
+            if key.group not in self.consumer_groups.groups:
+                self._group(key.group, commit.value.commit_timestamp_ms)
             if batch.is_transactional:
                 self.offsets.put_pending(batch.producer_id, key, commit)
             else:
                 self.offsets.put(key, commit)
+        elif key is None:
+            consumer_key = consumer_group_records.decode_key(record.key or b"")
+            if consumer_key is not None:
+                self.consumer_groups.replay(consumer_key, record.value)
 
     def _replay_group(self, group_id: str, data: bytes | None) -> None:
         if data is not None:
             value = decode_group(data)
             self._group(group_id, value.state_timestamp_ms).adopt(value)
-        elif group_id in self.groups:
+        else:
+            self.forget_classic(group_id)
+
+    def forget_classic(self, group_id: str) -> None:
+        """There is no group of the classic protocol of this name any more; what it committed stays."""
+        if group_id in self.groups:
             dissolve(self, self.groups.pop(group_id), ErrorCode.UNKNOWN_MEMBER_ID)
             self.held.grow(-GROUP_BYTES - len(group_id))
 
@@ -110,11 +123,13 @@ class GroupsState:
     def loaded(self) -> None:
         """Members have a whole session's time to show up; their generation goes on if they do."""
         begin_sessions(self)
+        self.consumer_groups.loaded()
         self._expiry.begin()
 
     def unloaded(self) -> None:
         """Another broker coordinates these groups now."""
         self._expiry.end()
+        self.consumer_groups.unloaded()
         for group in self.groups.values():
             dissolve(self, group, ErrorCode.NOT_COORDINATOR)
 
@@ -156,6 +171,9 @@ class GroupsState:
     def create_group(self, group_id: str) -> Group:
         """A group's first record: it exists, and is empty."""
         self.check_room()
+        empty = self.consumer_groups.get(group_id)
+        if empty is not None:  # of the newer protocol; whoever creates has seen that nobody uses it
+            self.write_in_batches(self.consumer_groups.deletion(empty))
         self.write_group(group_id, GroupValue("", 0, None, None, self.node.now_ms, ()))
         return self.groups[group_id]
 
