@@ -486,6 +486,10 @@ class TopicConfig:
 
     cleanup_policy: tuple[str, ...]
     compression_type: str
+    delete_retention_ms: int
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
     flush_messages: int
     flush_ms: int
     max_message_bytes: int
@@ -563,6 +567,10 @@ class Settings:
         return TopicConfig(
             cleanup_policy=tuple(value("cleanup.policy")),
             compression_type=value("compression.type"),
+            delete_retention_ms=value("delete.retention.ms"),
+            min_cleanable_dirty_ratio=value("min.cleanable.dirty.ratio"),
+            min_compaction_lag_ms=value("min.compaction.lag.ms"),
+            max_compaction_lag_ms=value("max.compaction.lag.ms"),
             flush_messages=value("flush.messages"),
             flush_ms=value("flush.ms"),
             max_message_bytes=value("max.message.bytes"),

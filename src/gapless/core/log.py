@@ -76,6 +76,30 @@ class AbortedTransaction(NamedTuple):
     """Where the first transaction began that was still open after this one: below it all is decided."""
 
 
+@dataclass(frozen=True, slots=True)
+class CleaningPlan:
+    """What one pass of compaction over a log must know."""
+
+    end_offset: int
+    """Nothing at or above it is touched."""
+    producers: Sequence[ProducerEntry]
+    """Whose last batches must stay, if only as empty ones, so that their sequences outlive it."""
+    now_ms: int
+    delete_retention_ms: int
+    max_keys: int
+    """How many keys may be held in memory; with more of them the pass covers less."""
+
+
+class Cleaning(Protocol):
+    """A pass of compaction that is under way."""
+
+    def step(self) -> bool:
+        """Do a bounded part of the work; True if all is done or given up. Raises `LogFailed`."""
+
+    def abandon(self) -> None:
+        """Leave the log as it is."""
+
+
 class LogSlice(Protocol):
     """Whole batches in the log, opaque to the core: only the shell turns them into bytes."""
 
@@ -172,6 +196,17 @@ class Log(Protocol):
         """The aborted transactions that share offsets with what was read from `offset`, all below `before`.
 
         A few more, that begin soon after, may be among them: readers do not mind.
+        """
+
+    @property
+    def cleaned_offset(self) -> int:
+        """Below it each key was there but once when compaction last passed."""
+
+    def begin_cleaning(self, plan: CleaningPlan) -> Cleaning | None:
+        """Begin a pass of compaction; None if nothing can be cleaned yet, or a pass is under way.
+
+        Of each key only the last record below the pass's end survives. Records keep their offsets, so that
+        offsets are missing afterwards, between batches and within; a segment still ends where it ended.
         """
 
     def configure(self, config: LogConfig) -> None:

@@ -381,7 +381,9 @@ class Partition:
         if self.config.retention_ms < 0:
             return keep_from
         for segment in self.log.segments():
-            if segment.max_timestamp_ms < 0 or now_ms - segment.max_timestamp_ms <= self.config.retention_ms:
+            if segment.max_timestamp_ms < 0:
+                continue  # it has no records, or none with a time: it goes with the next that is too old
+            if now_ms - segment.max_timestamp_ms <= self.config.retention_ms:
                 break
             keep_from = segment.end_offset
         return keep_from

@@ -10,7 +10,7 @@ stays open.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
 
 from gapless.core.log import AbortedTransaction
@@ -21,6 +21,11 @@ from gapless.storage.segment import ABORTED_SUFFIX
 _ENTRY = Struct(">hqqqq")
 _VERSION = 0
 _READ_ENTRIES = 256
+
+
+def encode_aborted(entries: Iterable[AbortedTransaction]) -> bytes:
+    """The contents of a file."""
+    return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in entries)
 
 
 class AbortedIndex:
@@ -50,6 +55,12 @@ class AbortedIndex:
     def forget(self, base: int) -> None:
         """A segment is gone, and its file with it."""
         self._counts.pop(base, None)
+
+    def replaced(self, base: int, count: int) -> None:
+        """A segment has a new file, with so many entries."""
+        self._counts.pop(base, None)
+        if count:
+            self._counts[base] = count
 
     def cut(self, base: int, end_offset: int) -> bool:
         """Forget what ends at or above an offset in one segment; whether anything did.

@@ -14,6 +14,8 @@ from typing import NoReturn, Protocol
 
 from gapless.core.log import (
     AbortedTransaction,
+    Cleaning,
+    CleaningPlan,
     LogConfig,
     LogFailed,
     LogSlice,
@@ -23,13 +25,14 @@ from gapless.core.log import (
 )
 from gapless.storage import disk, rules, times
 from gapless.storage.aborted import AbortedIndex
+from gapless.storage.compaction import Copied, FileCleaning, Sweep
 from gapless.storage.disk import Disk
 from gapless.storage.flush import EpochFile, EpochUpdate, FlushJob, SyncedFile
 from gapless.storage.formats import Partition
 from gapless.storage.probes import Probes
 from gapless.storage.recovery import Loaded
 from gapless.storage.scan import DamagedLog
-from gapless.storage.segment import OpenSegments, Segment
+from gapless.storage.segment import CLEANED_SUFFIX, SWAP_SUFFIX, OpenSegments, Segment
 from gapless.storage.slices import NOTHING, FileSlice, MemorySlice
 from gapless.storage.snapshots import CorruptSnapshot, decode_snapshot, encode_snapshot, snapshot_name
 from gapless.wire.batch import BatchHeader
@@ -87,6 +90,8 @@ class FileLog:
         self._snapshots = loaded.snapshots
         self._aborted = AbortedIndex(directory, loaded.aborted_sizes)
         self._unsynced_aborted: set[str] = set()
+        self.cleaned_offset = loaded.cleaned_offset
+        self._cleaning: FileCleaning | None = None
         self._job: FlushJob | None = None
         self._unsynced_names: set[str] = set()
         self._directory_changed = loaded.directory_changed
@@ -347,6 +352,7 @@ class FileLog:
         self._cut_done(keep, offset)
 
     def _truncate(self, segment: Segment, position: int) -> None:
+        self._abandon_cleaning()
         segment.truncate(position)
         if self._job is not None:
             for item in self._job.files:
@@ -356,6 +362,7 @@ class FileLog:
     def _cut_done(self, last: Segment, end_offset: int) -> None:
         self._active = last
         self.end_offset = end_offset
+        self.cleaned_offset = min(self.cleaned_offset, end_offset)
         self.size_bytes = sum(segment.size for segment in self._segments)
         self._epochs.cut_end(end_offset)
         self._write_epochs()
@@ -378,6 +385,10 @@ class FileLog:
         self._owner.lower_recovery_point(self.partition, offset)
 
     def _retire(self, segment: Segment) -> None:
+        self._abandon_cleaning()
+        self._take_out(segment)
+
+    def _take_out(self, segment: Segment) -> None:
         index = self._segments.index(segment)
         del self._segments[index], self._bases[index]
         self._aborted.forget(segment.base_offset)
@@ -493,6 +504,62 @@ class FileLog:
             self._owner.disk.fsync(directory.fd)
             self._unsynced_aborted.clear()
 
+    # ------------------------------------------------------------------------------------- compaction
+
+    def begin_cleaning(self, plan: CleaningPlan) -> Cleaning | None:
+        """See `core.log.Log`. Only what is known to be on disk is cleaned: recovery checks nothing of it."""
+        if self._cleaning is not None or self.failure is not None:
+            return None
+        limit = min(plan.end_offset, self.flushed_offset)
+        sources = [segment for segment in self._segments[:-1] if segment.end_offset <= limit]
+        first_dirty = max(self.cleaned_offset, self.start_offset)
+        if not sources or sources[-1].end_offset <= first_dirty:
+            return None
+        sweep = Sweep(plan, first_dirty, self._aborted_below(sources[-1].end_offset))
+        self._cleaning = FileCleaning(self, sources, sweep, self._owner.disk, self.config.segment_bytes)
+        return self._cleaning
+
+    def _aborted_below(self, offset: int) -> list[AbortedTransaction]:
+        found: list[AbortedTransaction] = []
+        with self._reading():
+            for base in self._bases:
+                entries, complete = self._aborted.find(base, self._bases[0], offset)
+                found += entries
+                if complete:
+                    break
+        return found
+
+    def new_copy(self, base_offset: int) -> Segment:
+        """See `CleanedLog`."""
+        interval, owner = self.config.index_interval_bytes, self._owner
+        return Segment(self.directory, base_offset, interval, owner.cache, self.probes, CLEANED_SUFFIX)
+
+    def exchange(self, copied: Copied) -> None:
+        """See `CleanedLog`."""
+        with self._changing("put compacted segments into"):
+            copied.segment.move_to(SWAP_SUFFIX)
+            index = self._segments.index(copied.sources[0])
+            for source in reversed(copied.sources):
+                self._take_out(source)
+            copied.segment.move_to("")
+            self._segments.insert(index, copied.segment)
+            self._bases.insert(index, copied.segment.base_offset)
+            self._aborted.replaced(copied.segment.base_offset, len(copied.aborted))
+            self.size_bytes = sum(segment.size for segment in self._segments)
+            self._directory_changed = True
+            self._prune_snapshots()
+
+    def cleaning_ended(self, covered: int | None) -> None:
+        """See `CleanedLog`."""
+        self._cleaning = None
+        if covered is not None:
+            self.cleaned_offset = covered
+            self._owner.checkpoint_soon()
+
+    def _abandon_cleaning(self) -> None:
+        if self._cleaning is not None:
+            self._cleaning.abandon()
+
     # --------------------------------------------------------------------------------------- flushing
 
     @property
@@ -572,6 +639,7 @@ class FileLog:
 
     def close(self) -> None:
         """See `core.log.Log`."""
+        self._abandon_cleaning()
         if self.failure is None:
             try:
                 self.write_indexes()

@@ -4,6 +4,7 @@
     <topic>-<partition>.<id>-delete/       a deleted one, about to go
     <topic>-<partition>.<id>-stray/        one of another topic of the same name, kept for a person to look at
     recovery-point-offset-checkpoint       up to where each log was known to be on disk
+    cleaner-offset-checkpoint              up to where each log was compacted, if it was
     log-start-offset-checkpoint            where logs begin, if not with their oldest segment
     meta.properties                        whose folder it is
     .kafka_cleanshutdown                   left by a clean stop, taken by the next start
@@ -54,12 +55,13 @@ class DataDirInUse(DataDirUnusable):
 
 @dataclass(slots=True)
 class CheckpointJob:
-    """Writes both checkpoints; may run on any thread."""
+    """Writes the checkpoints; may run on any thread."""
 
     store: FileLogStore
     number: int
     recovery_points: Mapping[Partition, int]
     start_offsets: Mapping[Partition, int]
+    cleaned_offsets: Mapping[Partition, int]
 
     def run(self) -> None:
         """Write them durably, unless newer ones have been written. Raises `LogFailed`."""
@@ -92,6 +94,8 @@ class FileLogStore:
             self.clean_stop, self.last_broker_epoch = self._take_clean_stop()
             self._recovery_points = self._read_offsets(formats.RECOVERY_POINTS_FILE)
             self._start_offsets = self._read_offsets(formats.START_OFFSETS_FILE)
+            self._cleaned_offsets = self._read_offsets(formats.CLEANED_OFFSETS_FILE)
+            self._written_cleaned: Mapping[Partition, int] = dict(self._cleaned_offsets)
             leftovers = [name for name in disk.list_directories(self.location) if name.endswith("-delete")]
         except OSError as error:
             raise DataDirUnusable(f"cannot use the data folder {self.location}: {error.strerror}") from error
@@ -181,7 +185,12 @@ class FileLogStore:
         return log
 
     def _checkpoint_of(self, key: Partition) -> Checkpoint:
-        return Checkpoint(self._recovery_points.get(key, 0), self._start_offsets.get(key, 0), self.clean_stop)
+        return Checkpoint(
+            self._recovery_points.get(key, 0),
+            self._start_offsets.get(key, 0),
+            self.clean_stop,
+            self._cleaned_offsets.get(key, 0),
+        )
 
     def _claim_folder(self, key: Partition, directory: str, topic_id: UUID) -> bool:
         """Make sure that the folder is this topic's; whether it had to be made or marked."""
@@ -235,6 +244,7 @@ class FileLogStore:
     def _forget_checkpoints(self, key: Partition) -> None:
         self._recovery_points.pop(key, None)
         self._start_offsets.pop(key, None)
+        self._cleaned_offsets.pop(key, None)
         self._checkpoint_due = True
 
     # -------------------------------------------------------------------------------- housekeeping
@@ -265,11 +275,21 @@ class FileLogStore:
                 self._start_offsets[key] = log.start_offset
             else:
                 self._start_offsets.pop(key, None)
+            if log.cleaned_offset > log.start_offset:
+                self._cleaned_offsets[key] = log.cleaned_offset
+            else:
+                self._cleaned_offsets.pop(key, None)
         self._prepared += 1
-        return CheckpointJob(self, self._prepared, dict(self._recovery_points), dict(self._start_offsets))
+        return CheckpointJob(
+            self,
+            self._prepared,
+            dict(self._recovery_points),
+            dict(self._start_offsets),
+            dict(self._cleaned_offsets),
+        )
 
     def write_checkpoints(self) -> None:
-        """Write both checkpoints now, on this thread. Raises `LogFailed`."""
+        """Write the checkpoints now, on this thread. Raises `LogFailed`."""
         self._checkpoint_due = False
         self._new_checkpoint().run()
 
@@ -279,6 +299,10 @@ class FileLogStore:
             if job.number < self._written:
                 return
             try:
+                if job.cleaned_offsets != self._written_cleaned:
+                    cleaned = formats.encode_offsets(job.cleaned_offsets)
+                    disk.replace_file(self._folder, formats.CLEANED_OFFSETS_FILE, cleaned, self.disk)
+                    self._written_cleaned = job.cleaned_offsets
                 for name, offsets in (
                     (formats.START_OFFSETS_FILE, job.start_offsets),
                     (formats.RECOVERY_POINTS_FILE, job.recovery_points),

@@ -21,6 +21,7 @@ from uuid import UUID, uuid4
 EPOCHS_FILE = "leader-epoch-checkpoint"
 RECOVERY_POINTS_FILE = "recovery-point-offset-checkpoint"
 START_OFFSETS_FILE = "log-start-offset-checkpoint"
+CLEANED_OFFSETS_FILE = "cleaner-offset-checkpoint"
 PARTITION_FILE = "partition.metadata"
 META_FILE = "meta.properties"
 CLEAN_STOP_FILE = ".kafka_cleanshutdown"
@@ -55,7 +56,7 @@ def decode_epochs(data: bytes) -> list[tuple[int, int]]:
 
 
 def encode_offsets(offsets: Mapping[Partition, int]) -> bytes:
-    """recovery-point-offset-checkpoint or log-start-offset-checkpoint."""
+    """recovery-point-offset-checkpoint, log-start-offset-checkpoint or cleaner-offset-checkpoint."""
     return _encode_lines([f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()])
 
 

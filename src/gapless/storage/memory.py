@@ -8,7 +8,7 @@ disk.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from uuid import UUID
 
 from gapless.core.log import (
     AbortedTransaction,
+    CleaningPlan,
     LogConfig,
     LogFailed,
     LogSlice,
@@ -24,10 +25,12 @@ from gapless.core.log import (
     TimedOffset,
 )
 from gapless.storage import rules, times
+from gapless.storage.compaction import Sweep, groups
 from gapless.storage.epochs import EpochHistory
 from gapless.storage.formats import Partition
+from gapless.storage.scan import largest_timestamp
 from gapless.storage.slices import NOTHING, MemorySlice
-from gapless.wire.batch import BatchHeader
+from gapless.wire.batch import BatchHeader, parse_header
 
 _base_offset = attrgetter("base_offset")
 
@@ -53,7 +56,7 @@ class MemorySegment:
 
     @property
     def max_timestamp(self) -> int:
-        return max((batch.header.max_timestamp for batch in self.batches), default=-1)
+        return max((largest_timestamp(batch.header) for batch in self.batches), default=-1)
 
     def find(self, offset: int) -> int:
         """Which batch is the first whose last offset is at or after `offset`."""
@@ -71,6 +74,7 @@ class Contents:
     aborted: list[AbortedTransaction] = field(default_factory=list)
     start_offset: int = 0
     flushed_offset: int = 0
+    cleaned_offset: int = 0
 
 
 @dataclass(slots=True)
@@ -81,6 +85,23 @@ class MemoryFlushJob:
 
     def run(self) -> None:
         """Memory is as durable as it will ever be."""
+
+
+class MemoryCleaning:
+    """The twin of `FileCleaning`: all of it is one step."""
+
+    def __init__(self, clean: Callable[[], None]) -> None:
+        self._clean: Callable[[], None] | None = clean
+
+    def step(self) -> bool:
+        """See `core.log.Cleaning`."""
+        if self._clean is not None:
+            self._clean()
+        return True
+
+    def abandon(self) -> None:
+        """See `core.log.Cleaning`."""
+        self._clean = None
 
 
 class MemoryLog:
@@ -113,6 +134,10 @@ class MemoryLog:
     @property
     def latest_epoch(self) -> int:
         return self._epochs.latest
+
+    @property
+    def cleaned_offset(self) -> int:
+        return self._contents.cleaned_offset
 
     def _refuse_if_failed(self) -> None:
         if self.failure is not None:
@@ -249,6 +274,7 @@ class MemoryLog:
     def _cut_done(self, end_offset: int) -> None:
         contents = self._contents
         contents.flushed_offset = min(contents.flushed_offset, end_offset)
+        contents.cleaned_offset = min(contents.cleaned_offset, end_offset)
         if self._job is not None:
             self._job.offset = min(self._job.offset, end_offset)
         self._epochs.cut_end(end_offset)
@@ -328,6 +354,32 @@ class MemoryLog:
         aborted = self._contents.aborted
         del aborted[bisect_left(aborted, offset, key=attrgetter("last_offset")) :]
 
+    # ------------------------------------------------------------------------------------- compaction
+
+    def begin_cleaning(self, plan: CleaningPlan) -> MemoryCleaning | None:
+        """See `core.log.Log`."""
+        sources = [segment for segment in self._segments[:-1] if segment.end_offset <= plan.end_offset]
+        first_dirty = max(self.cleaned_offset, self.start_offset)
+        if self.failure is not None or not sources or sources[-1].end_offset <= first_dirty:
+            return None
+        return MemoryCleaning(lambda: self._clean(plan, first_dirty, sources))
+
+    def _clean(self, plan: CleaningPlan, first_dirty: int, sources: list[MemorySegment]) -> None:
+        if sources != self._segments[: len(sources)]:
+            return  # the log was cut meanwhile
+        contents = self._contents
+        sweep = Sweep(plan, first_dirty, contents.aborted)
+        dirty = (batch for segment in sources for batch in segment.batches[segment.find(first_dirty) :])
+        if all(sweep.note(*batch) for batch in dirty):
+            sweep.covered = sources[-1].end_offset
+        covered = [segment for segment in sources if segment.base_offset < sweep.covered]
+        swept = [_swept(group, sweep) for group in groups(covered, self.config.segment_bytes)]
+        kept, end = sweep.take_aborted(), covered[-1].end_offset
+        contents.aborted = kept + [entry for entry in contents.aborted if entry.last_offset >= end]
+        self._segments[: len(covered)] = swept
+        contents.cleaned_offset = sweep.covered
+        self._prune_snapshots()
+
     # ------------------------------------------------------------------------------------------ other
 
     def prepare_flush(self) -> MemoryFlushJob | None:
@@ -350,6 +402,19 @@ class MemoryLog:
     def close(self) -> None:
         """See `core.log.Log`."""
         self.failure = self.failure or "the log is closed"
+
+
+def _swept(group: list[MemorySegment], sweep: Sweep) -> MemorySegment:
+    """One segment of what is left of some."""
+    made = MemorySegment(group[0].base_offset)
+    end_offset = group[-1].end_offset
+    for segment in group:
+        for header, data in segment.batches:
+            left = sweep.survivor(header, data, header.next_offset == end_offset)
+            if left is not None:
+                made.batches.append(Stored(parse_header(left, 0), bytes(left)))
+                made.size += len(left)
+    return made
 
 
 class MemoryLogStore:

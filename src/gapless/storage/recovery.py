@@ -19,16 +19,19 @@ from dataclasses import dataclass
 
 from gapless.core.log import LogConfig, LogFailed
 from gapless.storage import disk
+from gapless.storage.disk import OpenFile
 from gapless.storage.epochs import EpochHistory
 from gapless.storage.formats import EPOCHS_FILE, RECOVERY_POINTS_FILE, Malformed, decode_epochs
 from gapless.storage.index import CorruptIndex
 from gapless.storage.probes import Probes
-from gapless.storage.scan import DamagedLog, Verifier, headers
+from gapless.storage.scan import DamagedLog, Verifier, headers, skim
 from gapless.storage.segment import (
     ABORTED_SUFFIX,
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
     SUFFIXES,
+    SWAP_SUFFIX,
     OpenSegments,
     Segment,
 )
@@ -56,6 +59,8 @@ class Checkpoint:
     start_offset: int = 0
     clean: bool = False
     """Whether the broker stopped cleanly: then indexes are complete."""
+    cleaned_offset: int = 0
+    """Up to where the log was compacted."""
 
 
 @dataclass(slots=True)
@@ -72,6 +77,7 @@ class Loaded:
     directory_changed: bool
     aborted_sizes: dict[int, int]
     """The size of each segment's index of aborted transactions, where there is one."""
+    cleaned_offset: int = 0
 
 
 class Loader:
@@ -89,9 +95,12 @@ class Loader:
         self._scanned_bytes = 0
         self._truncated_bytes = 0
         self._reason: str | None = None
+        self._directory_changed = False
 
     def load(self) -> Loaded:
         """Bring the folder into order and hand over what is in it. Raises `LogFailed` or `OSError`."""
+        if self._finish_exchanges(disk.list_files(self._directory)):
+            self._directory_changed = True
         files = disk.list_files(self._directory)
         self._sweep(files)
         bases = sorted(
@@ -120,7 +129,8 @@ class Loader:
         epochs.changed = epochs.entries != stored
         snapshots = self._snapshots(files, end)
         self._report()
-        changed = self._reason is not None
+        changed = self._reason is not None or self._directory_changed
+        cleaned = self._checkpoint.cleaned_offset
         return Loaded(
             segments,
             epochs,
@@ -131,6 +141,7 @@ class Loader:
             self._garbage,
             changed,
             self._aborted_sizes(files, segments),
+            cleaned if cleaned <= segments[-1].base_offset else start,
         )
 
     def _aborted_sizes(self, files: dict[str, int], segments: list[Segment]) -> dict[int, int]:
@@ -161,6 +172,24 @@ class Loader:
             self._garbage += old.retire()
         return [segment]
 
+    def _finish_exchanges(self, files: dict[str, int]) -> bool:
+        """Put copies that compaction had completed in the place of their sources; whether there were any."""
+        copies = [name for name in files if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
+        for name in copies:
+            base = int(name[:20])
+            copy = Segment(self._directory, base, 0, self._cache, self._probes, SWAP_SUFFIX)
+            end = base
+            for batch in skim(OpenFile(copy.path), 0, files[name], self._probes, far=True):
+                end = batch.last_offset + 1
+            for other in sorted(files):
+                numbered = _NUMBERED.fullmatch(other)
+                if numbered and numbered[2] in SUFFIXES and base < int(numbered[1]) < end:
+                    disk.remove_file(f"{self._directory}/{other}")
+            for kind in reversed(SUFFIXES):
+                path = f"{self._directory}/{base:020d}{kind}"
+                disk.rename_if_there(path + SWAP_SUFFIX, path)
+        return bool(copies)
+
     def _sweep(self, files: dict[str, int]) -> None:
         """Remove what an interrupted operation left behind."""
         for name in sorted(files):
@@ -168,7 +197,7 @@ class Loader:
             numbered = _NUMBERED.fullmatch(name)
             if name.endswith(DELETED_SUFFIX):
                 self._garbage.append(path)
-            elif name.endswith(".tmp"):
+            elif name.endswith((".tmp", CLEANED_SUFFIX, SWAP_SUFFIX)):
                 disk.remove_file(path)
             elif numbered and numbered[2] in SUFFIXES and f"{numbered[1]}{LOG_SUFFIX}" not in files:
                 logger.warning("removing %s: there is no log file that it belongs to", path)
@@ -186,12 +215,14 @@ class Loader:
                 self._cut(0, f"offset {expected} should follow, but {segment.path} is next")
                 self._drop(segments, i)
                 return
-            sound = self._recover_segment(segment, point if i == first else expected, epochs)
+            is_closed = i + 1 < len(segments)
+            gaps_below = segments[i + 1].base_offset if is_closed else self._checkpoint.cleaned_offset
+            sound = self._recover_segment(segment, point if i == first else expected, gaps_below, epochs)
             expected = segment.end_offset
             if not sound:
                 self._drop(segments, i + 1)
                 return
-            if i + 1 < len(segments):
+            if is_closed:
                 segment.note_time()
                 segment.keep_indexes()
 
@@ -201,7 +232,7 @@ class Loader:
             self._garbage += segment.retire()
         del segments[first:]
 
-    def _recover_segment(self, segment: Segment, point: int, epochs: EpochHistory) -> bool:
+    def _recover_segment(self, segment: Segment, point: int, gaps_below: int, epochs: EpochHistory) -> bool:
         """Check one segment from the recovery point on. Whether all of it is sound."""
         size = segment.size
         segment.end_offset = segment.base_offset
@@ -209,7 +240,7 @@ class Loader:
         if position == size:
             return True
         segment.synced_bytes = 0  # what follows is in the page cache at best
-        verifier = Verifier(segment.open(), position, size, offset, self._probes)
+        verifier = Verifier(segment.open(), position, size, offset, self._probes, gaps_below)
         for batch, leader_epoch in verifier:
             segment.note_found(batch)
             epochs.begin(leader_epoch, batch.base_offset)

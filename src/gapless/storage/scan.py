@@ -17,8 +17,8 @@ from gapless.storage.disk import OpenFile
 from gapless.storage.probes import Probes
 from gapless.wire.batch import HEADER_SIZE, BatchHeader, parse_header
 
-# Base offset, length (without these two), last offset delta, largest timestamp.
-_SKIM = Struct(">qi11xi8xq")
+# Base offset, length (without these two), last offset delta, largest timestamp, number of records.
+_SKIM = Struct(">qi11xi8xq14xi")
 _LENGTH_FROM = 12
 _MAGIC_AT = 16
 _CRC_AT = 17
@@ -50,6 +50,12 @@ class Skimmed(NamedTuple):
     base_offset: int
     last_offset: int
     max_timestamp: int
+    """Of its records: what compaction has emptied has none, whatever its header says."""
+
+
+def largest_timestamp(header: BatchHeader) -> int:
+    """The largest timestamp of a batch's records; -1 for none."""
+    return header.max_timestamp if header.record_count else -1
 
 
 class _Window:
@@ -86,11 +92,11 @@ def skim(file: OpenFile, position: int, end: int, probes: Probes, far: bool = Fa
     unpack = _SKIM.unpack_from
     while position < end:
         at = window.seek(position)
-        base_offset, length, last_delta, max_timestamp = unpack(window.chunk, at)
+        base_offset, length, last_delta, max_timestamp, count = unpack(window.chunk, at)
         size = length + _LENGTH_FROM
         if size < HEADER_SIZE or position + size > end or last_delta < 0:
             raise _no_batch(file, position, end, length)
-        yield Skimmed(position, size, base_offset, base_offset + last_delta, max_timestamp)
+        yield Skimmed(position, size, base_offset, base_offset + last_delta, max_timestamp if count else -1)
         window.reach = _FAR_BYTES if far and size < _SMALL_BATCH else _NEAR_BYTES
         position += size
 
@@ -125,17 +131,29 @@ class Verified(NamedTuple):
 class Verifier:
     """Checks batches one after another from a position on; stops at the first that is not as it must be.
 
+    Offsets must follow each other without a gap, except in batches that end below `gaps_below`: there,
+    compaction may have been at work.
+
     After the iteration `problem` says why it ended early (None: everything up to the end of the file is
     sound), `position` and `next_offset` where the sound part ends.
     """
 
-    def __init__(self, file: OpenFile, position: int, end: int, next_offset: int, probes: Probes) -> None:
+    def __init__(
+        self,
+        file: OpenFile,
+        position: int,
+        end: int,
+        next_offset: int,
+        probes: Probes,
+        gaps_below: int = 0,
+    ) -> None:
         self.position = position
         self.next_offset = next_offset
         self.problem: str | None = None
         self._file = file
         self._end = end
         self._probes = probes
+        self._gaps_below = gaps_below
         self._chunk = b""
         self._chunk_start = position
 
@@ -147,7 +165,7 @@ class Verifier:
                 return
             base, size = header.base_offset, header.size_bytes
             yield Verified(
-                Skimmed(self.position, size, base, header.last_offset, header.max_timestamp),
+                Skimmed(self.position, size, base, header.last_offset, largest_timestamp(header)),
                 header.leader_epoch,
             )
             self.position += size
@@ -166,7 +184,8 @@ class Verifier:
             return f"of the batch at offset {offset} only {left} of {size} bytes were written"
         if self._view(self.position, HEADER_SIZE)[_MAGIC_AT] != _MAGIC:
             return f"the batch at offset {offset} is not of format 2"
-        if header.base_offset != offset:
+        is_gap = header.base_offset > offset and header.last_offset < self._gaps_below
+        if header.base_offset != offset and not is_gap:
             return f"the batch where offset {offset} should be says offset {header.base_offset}"
         if self._checksum(size) != header.crc:
             return f"the checksum of the batch at offset {offset} is wrong"

@@ -28,6 +28,8 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 ABORTED_SUFFIX = ".txnindex"
 DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX)
 
 _RECENT = 64
@@ -56,15 +58,22 @@ class Segment:
 
     __slots__ = (
         "_cache", "_indexes_loaded", "_indexes_stuck", "_probes", "_recent_floor", "_recent_last",
-        "_recent_positions", "_stem", "_unindexed_bytes", "base_offset", "end_offset", "file",
+        "_recent_positions", "_stem", "_suffix", "_unindexed_bytes", "base_offset", "end_offset", "file",
         "first_timestamp", "interval_bytes", "max_timestamp", "max_timestamp_offset", "offsets", "pinned",
         "size", "synced_bytes", "times",
     )  # fmt: skip
 
     def __init__(
-        self, directory: str, base_offset: int, interval_bytes: int, cache: OpenSegments, probes: Probes
+        self,
+        directory: str,
+        base_offset: int,
+        interval_bytes: int,
+        cache: OpenSegments,
+        probes: Probes,
+        suffix: str = "",
     ) -> None:
         self._stem = f"{directory}/{base_offset:020d}"
+        self._suffix = suffix
         self._cache = cache
         self._probes = probes
         self.base_offset = base_offset
@@ -75,8 +84,8 @@ class Segment:
         self.file: OpenFile | None = None
         self.pinned = False
         """Whether the descriptor must stay open: it has been written to and not been synced."""
-        self.offsets = Index(self._stem + INDEX_SUFFIX, OFFSET_ENTRY, probes)
-        self.times = Index(self._stem + TIME_INDEX_SUFFIX, TIME_ENTRY, probes)
+        self.offsets = Index(self._stem + INDEX_SUFFIX + suffix, OFFSET_ENTRY, probes)
+        self.times = Index(self._stem + TIME_INDEX_SUFFIX + suffix, TIME_ENTRY, probes)
         self._indexes_loaded = True
         self._indexes_stuck = False
         self.max_timestamp = -1
@@ -90,7 +99,11 @@ class Segment:
     @property
     def path(self) -> str:
         """The log file's name."""
-        return self._stem + LOG_SUFFIX
+        return self._stem + LOG_SUFFIX + self._suffix
+
+    def name(self, kind: str) -> str:
+        """The name of one of its files in their folder."""
+        return self._stem.rpartition("/")[2] + kind + self._suffix
 
     # ------------------------------------------------------------------------------- coming and going
 
@@ -140,6 +153,21 @@ class Segment:
         """Give back the descriptor. Slices that were handed out keep theirs."""
         self.pinned = False
         self.release()
+
+    def move_to(self, suffix: str) -> None:
+        """Give all files another suffix, the log last: it is what counts for whoever finds them."""
+        for kind in reversed(SUFFIXES):
+            disk.rename(self._stem + kind + self._suffix, self._stem + kind + suffix)
+        self.close()
+        self._suffix = suffix
+        self.offsets.path = self._stem + INDEX_SUFFIX + suffix
+        self.times.path = self._stem + TIME_INDEX_SUFFIX + suffix
+
+    def remove(self) -> None:
+        """Delete the files of a segment that never became part of the log."""
+        self.close()
+        for kind in SUFFIXES:
+            disk.remove_file(self._stem + kind + self._suffix)
 
     def retire(self) -> list[str]:
         """Take the files out of the log by renaming them; returns what is to be deleted later."""

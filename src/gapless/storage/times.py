@@ -21,6 +21,8 @@ def first_reaching(batch: memoryview, timestamp_ms: int, start: int, before: int
     headers cannot make us open one batch after another.
     """
     header, records = _open(batch, start, before)
+    if not header.record_count:
+        return None  # compaction has emptied it
     for record in records:
         if record.timestamp_ms >= timestamp_ms:
             return TimedOffset(record.timestamp_ms, record.offset, header.leader_epoch)

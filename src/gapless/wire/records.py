@@ -38,8 +38,10 @@ CODECS: dict[str, Compression] = {
 }
 """The names of codecs in configurations: `compression.type` of a topic, and of a producer."""
 
+_LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
+_DELETE_HORIZON = 0x40
 _CODEC_MASK = 0x07
 
 _HEADER = Struct(">qiibIhiqqqhii")
@@ -134,6 +136,40 @@ def recompress(payload: Buffer, batch: BatchHeader, codec: int) -> bytearray:
     records = _opened(payload, batch, MAX_OPENED_BYTES)
     attributes = batch.attributes & ~_CODEC_MASK | codec
     return _assemble(batch._replace(attributes=attributes), compress(codec, records))
+
+
+def delete_horizon_ms(batch: BatchHeader) -> int | None:
+    """From when on compaction may drop the tombstones or the marker of a batch; None if it is not set yet.
+
+    It takes the place of the base timestamp, to which those of the records are relative.
+    """
+    return batch.base_timestamp if batch.attributes & _DELETE_HORIZON else None
+
+
+def thinned(batch: BatchHeader, records: Sequence[Record], horizon_ms: int | None) -> bytearray:
+    """A batch with only some of its records: these, and the batch, keep their offsets and sequences."""
+    attributes = batch.attributes & ~_DELETE_HORIZON
+    if not records:
+        attributes &= _LOG_APPEND_TIME | _TRANSACTIONAL | _CONTROL
+        return _assemble(batch._replace(attributes=attributes, base_timestamp=-1, record_count=0), b"")
+    base_timestamp = records[0].timestamp_ms
+    if horizon_ms is not None:
+        attributes |= _DELETE_HORIZON
+        base_timestamp = horizon_ms
+    body = bytearray()
+    for record in records:
+        offset_delta, timestamp_delta = (
+            record.offset - batch.base_offset,
+            record.timestamp_ms - base_timestamp,
+        )
+        _append_record(body, offset_delta, timestamp_delta, record.key, record.value, record.headers)
+    header = batch._replace(
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max(record.timestamp_ms for record in records),
+        record_count=len(records),
+    )
+    return _assemble(header, compress(batch.compression, body))
 
 
 def _opened(payload: Buffer, batch: BatchHeader, max_bytes: int) -> Buffer:
