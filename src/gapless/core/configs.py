@@ -421,6 +421,20 @@ _OWN_BROKER_KEYS = _table(
         at_least=1024,
     ),
     Key(
+        "log.cleaner.backoff.ms",
+        Kind.LONG,
+        "15000",
+        "How long compaction waits before it looks for work again.",
+        at_least=1,
+    ),
+    Key(
+        "log.cleaner.dedupe.buffer.size",
+        Kind.LONG,
+        str(128 * 2**20),
+        "Memory for the keys of one pass of compaction; with more keys it takes several passes.",
+        at_least=2**10,
+    ),
+    Key(
         "log.retention.check.interval.ms", Kind.LONG, "300000", "How often retention is applied.", at_least=1
     ),
     Key("max.connections", Kind.INT, "10000", "Connections accepted at the same time.", at_least=1),

@@ -190,7 +190,7 @@ class Log(Protocol):
         """
 
     def note_aborted(self, aborted: AbortedTransaction) -> None:
-        """Remember a transaction whose abort marker is in the log; they come in the order of their markers."""
+        """Remember a transaction whose abort marker is in the log; they come in their markers' order."""
 
     def aborted_in(self, offset: int, records: LogSlice, before: int) -> list[AbortedTransaction]:
         """The aborted transactions that share offsets with what was read from `offset`, all below `before`.

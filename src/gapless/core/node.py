@@ -15,6 +15,7 @@ from uuid import UUID
 
 from gapless.core.api.registry import APIS
 from gapless.core.changes import Change, Decision
+from gapless.core.compaction import Compaction
 from gapless.core.configs import BROKER, TOPIC, Settings, TopicConfig
 from gapless.core.contract import (
     Close,
@@ -66,6 +67,7 @@ class Node:
         self.waiting = WaitingRequests()
         self.watches = Watches()
         self.timers = Timers()
+        self.compaction = Compaction(self)
         self.shards: dict[tuple[str, int], Shard] = {}
         self.sessions = FetchSessions(settings.get("max.incremental.fetch.session.cache.slots"), randomness)
         self.producer_ids: range = range(0)
@@ -267,6 +269,7 @@ class Node:
         self.serving = True
         for partition in self.partitions.values():
             self._take_up_shard(partition)
+        self.compaction.begin()
         self._retention_due_ms = self.now_ms + self.settings.get("log.retention.check.interval.ms")
 
     def _cannot_start(self, reason: str) -> None:

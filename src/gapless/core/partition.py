@@ -26,7 +26,7 @@ from gapless.wire.batch import (
     stamp_append_time,
 )
 from gapless.wire.errors import ErrorCode
-from gapless.wire.records import CODECS, recompress
+from gapless.wire.records import CODECS, recompress, record_without_key
 from gapless.wire.transaction_records import EndMarker, build_marker
 
 NEVER_MS = 2**63 - 1
@@ -121,6 +121,7 @@ class Partition:
 
     def _take_config(self, config: TopicConfig) -> None:
         self.config = config
+        self._is_compacted = "compact" in config.cleanup_policy
         self._codec = None if config.compression_type == "producer" else int(CODECS[config.compression_type])
 
     def leadership_error(self, claimed_epoch: int) -> ErrorCode:
@@ -169,6 +170,8 @@ class Partition:
                 payload = memoryview(recompress(payload, batch, self._codec))
                 batch = check_batch(payload, opening=opening)
                 self._check_size(len(payload))
+            if self._is_compacted:
+                _check_keys(payload, batch, opening or Opening())
         except InvalidBatch as error:
             raise RefusedBatch(error.code, str(error)) from error
         self._check_limits(batch, now_ms)
@@ -402,11 +405,23 @@ class Partition:
         return keep_from
 
 
+def _check_keys(payload: memoryview, batch: BatchHeader, opening: Opening) -> None:
+    """A compacted topic takes no record without a key: it could never be superseded."""
+    index = record_without_key(payload, batch, opening)
+    if index is not None:
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD, f"record {index} has no key, which a compacted topic needs"
+        )
+
+
 def log_config(config: TopicConfig) -> LogConfig:
     """The part of a topic's settings that its log needs."""
+    segment_ms = config.segment_ms
+    if "compact" in config.cleanup_policy:  # an active segment is not cleaned, so it must not stay for long
+        segment_ms = min(segment_ms, config.max_compaction_lag_ms)
     return LogConfig(
         segment_bytes=config.segment_bytes,
-        segment_ms=config.segment_ms,
+        segment_ms=segment_ms,
         index_interval_bytes=config.index_interval_bytes,
         file_delete_delay_ms=config.file_delete_delay_ms,
     )

@@ -19,6 +19,7 @@ from gapless.wire.batch import (
     PREFIX_SIZE,
     BatchHeader,
     InvalidBatch,
+    Opening,
 )
 from gapless.wire.compression import Compression, NotDecompressible, OutputTooLarge, compress, decompress
 from gapless.wire.errors import ErrorCode
@@ -136,6 +137,36 @@ def recompress(payload: Buffer, batch: BatchHeader, codec: int) -> bytearray:
     records = _opened(payload, batch, MAX_OPENED_BYTES)
     attributes = batch.attributes & ~_CODEC_MASK | codec
     return _assemble(batch._replace(attributes=attributes), compress(codec, records))
+
+
+def record_without_key(payload: Buffer, batch: BatchHeader, opening: Opening) -> int | None:
+    """Which record of a batch is the first without a key; None if all have one.
+
+    Nothing else of the records is looked at: this is asked of every batch for a compacted topic.
+    """
+    limit_bytes = min(MAX_OPENED_BYTES, opening.left_bytes)
+    data = bytes(_opened(payload, batch, limit_bytes))
+    if batch.compression:
+        opening.left_bytes -= len(data)
+    position = 0
+    try:
+        for index in range(batch.record_count):
+            length, position = _read_varint(data, position)
+            end = position + length
+            position += 1  # attributes
+            while data[position] & 0x80:  # timestamp delta
+                position += 1
+            position += 1
+            while data[position] & 0x80:  # offset delta
+                position += 1
+            if data[position + 1] & 1:  # a negative length
+                return index
+            if length < 0:
+                raise _corrupt("a record has a negative length")
+            position = end
+    except IndexError:
+        raise _corrupt("a batch ends within a record") from None
+    return None
 
 
 def delete_horizon_ms(batch: BatchHeader) -> int | None:
