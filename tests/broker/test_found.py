@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_a_value_that_old_clients_cannot_be_told_is_refused(broker: Broker) -> N
 
 def test_a_topic_without_name_in_a_version_that_answers_with_names(broker: Broker) -> None:
     for version in (10, 11, 12):
-        asked = MetadataRequest.MetadataRequestTopic(name=None, topic_id=None)
+        asked = MetadataRequest.MetadataRequestTopic(name=None, topic_id=UUID(int=0))
         with broker.connect() as client:
             reply = client.call(MetadataRequest(topics=[asked]), version, MetadataResponse)
             assert reply.topics[0].error_code != 0
@@ -111,7 +112,7 @@ def test_a_topic_without_name_in_a_version_that_answers_with_names(broker: Broke
 
 
 def test_a_topic_that_is_asked_for_twice_is_made_once_and_keeps_its_data(start_broker: BrokerMaker) -> None:
-    """It was made twice, under two ids; after a restart its folder belonged to the other and was moved away."""
+    """It was made twice, under two ids; after a restart its folder was the other's and moved away."""
     broker = start_broker()
     with broker.connect() as client:
         assert len(client.metadata("twice", "twice", "twice").topics) == 1
@@ -162,7 +163,7 @@ def test_a_resource_that_is_altered_twice_in_a_request_is_refused(broker: Broker
 # ------------------------------------------------------------------------------------------------ too much
 
 
-def test_the_limit_of_partitions_holds_for_all_topics_of_a_request_together(
+def test_the_limit_of_partitions_holds_for_all_topics_of_a_request(
     start_broker: BrokerMaker,
 ) -> None:
     broker = start_broker()
@@ -181,7 +182,7 @@ def test_the_limit_of_partitions_holds_for_all_topics_of_a_request_together(
 
 
 def test_many_topics_of_one_name_are_refused_in_no_time(broker: Broker) -> None:
-    """To see that a name is a duplicate took as long as there were topics in the request, for each of them."""
+    """Each name was compared with all others: a request of a megabyte took minutes."""
     with unhurt(broker), broker.connect() as client:
         started = time.monotonic()
         codes = create_topics(client, *[new_topic("same")] * 25_000)
@@ -206,7 +207,7 @@ def test_many_topics_of_one_name_are_refused_in_no_time(broker: Broker) -> None:
 def test_a_request_of_too_many_items_costs_its_sender_the_connection(
     broker: Broker, api_key: int, version: int, body: bytes
 ) -> None:
-    """Each item takes the broker some microseconds and hundreds of bytes: 100 MB of them took over a minute."""
+    """Each item takes microseconds and hundreds of bytes: a large request of them took over a minute."""
     with unhurt(broker), broker.connect() as client:
         client.send(framed(struct.pack(">hhih", api_key, version, 1, -1) + body))
         client.wait_until_closed()
