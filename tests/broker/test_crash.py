@@ -1,4 +1,4 @@
-"""SIGKILL, torn tails, damaged files: all that was acknowledged is there once, in order, or its loss is told."""
+"""SIGKILL, torn tails, damaged files: what was acknowledged is there once, in order, or its loss is told."""
 
 from __future__ import annotations
 

@@ -105,6 +105,8 @@ class Shell:
             if not isinstance(event, Request) or isinstance(error, InvariantViolated):
                 # A broken rule must stop the broker, not leave it half alive; what it acknowledged is safe.
                 self.fail(error)
+                if isinstance(error, LogFailed) and not self.node.serving:
+                    return  # no bug, but a disk that does not let us begin: `start` tells
                 raise
             self.request_failed(event, error)
             return
