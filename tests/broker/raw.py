@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from typing import Any, Self
 
 import gapless.wire.kafka_package  # noqa: F401  must come before anything of kafka
@@ -171,7 +172,7 @@ def decode_reply(response: Any, version: int, frame: bytes) -> Any:
 
 def batch_of(*values: bytes, **options: Any) -> bytearray:
     """One batch, as a good client sends it."""
-    timestamp_ms = options.pop("timestamp_ms", 1_700_000_000_000)
+    timestamp_ms = options.pop("timestamp_ms", int(time.time() * 1000))
     return build_batch([(timestamp_ms, None, value) for value in values], **options)
 
 

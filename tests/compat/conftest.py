@@ -137,7 +137,7 @@ def topic_name() -> Callable[[], str]:
 
 
 @pytest.fixture(scope="session")
-def new_topic(bootstrap: str, topic_name: Callable[[], str]) -> NewTopic:
+def new_topic(bootstrap: str, topic_name: Callable[[], str]) -> Iterator[NewTopic]:
     """Make a topic and tell its name."""
     maker = ConfluentAdmin(bootstrap)
 
@@ -148,4 +148,5 @@ def new_topic(bootstrap: str, topic_name: Callable[[], str]) -> NewTopic:
             client.wait_for_leaders(topic, partitions)
         return topic
 
-    return make
+    yield make
+    maker.close()

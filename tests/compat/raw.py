@@ -25,8 +25,8 @@ from .sample import AN_HOUR_AGO_MS, Record
 ANSWER_TIMEOUT_S = 20.0
 NEWEST_PRODUCE_BY_NAME = 12
 NEWEST_FETCH_BY_NAME = 12
-_CRC_AT = 17
-_ATTRIBUTES_AT = 21
+_SIZE_AT, _SIZE_END, _CRC_AT, _ATTRIBUTES_AT = 8, 12, 17, 21
+_CODEC_MASK = 7
 
 
 class RawClient:
@@ -120,11 +120,11 @@ class RawClient:
         return outcome
 
     def fetch(
-        self, topic: str, offset: int = 0, *, leader_epoch: int = -1, version: int = NEWEST_FETCH_BY_NAME
+        self, topic: str, *, partition: int = 0, leader_epoch: int = -1, version: int = NEWEST_FETCH_BY_NAME
     ) -> Any:
-        """The answer for the one partition, outside of any session."""
-        wanted = fetch_request({topic: [fetch_partition(0, offset, leader_epoch)]}, version=version)
-        answer = self.ask(wanted)
+        """The answer for the one partition from its beginning, outside of any session."""
+        wanted = [fetch_partition(partition, 0, leader_epoch)]
+        answer = self.ask(fetch_request({topic: wanted}, version=version))
         (responded,) = answer.responses
         (outcome,) = responded.partitions
         return outcome
@@ -228,6 +228,16 @@ def records_in(payload: bytes) -> list[Record]:
         for each in MemoryRecords(payload)
         for record in each
     ]
+
+
+def codecs_in(payload: bytes) -> list[int]:
+    """The number of each batch's compression."""
+    codecs, position = [], 0
+    while position + _ATTRIBUTES_AT + 2 <= len(payload):
+        (attributes,) = struct.unpack_from(">h", payload, position + _ATTRIBUTES_AT)
+        codecs.append(attributes & _CODEC_MASK)
+        position += _SIZE_END + struct.unpack_from(">i", payload, position + _SIZE_AT)[0]
+    return codecs
 
 
 @contextmanager

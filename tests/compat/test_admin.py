@@ -10,6 +10,7 @@ from .admins import EARLIEST, Admin, InsightfulAdmin, ModernAdmin, PartitionPlac
 from .clients import Sending, eventually
 from .clients.confluent import Confluent
 from .conftest import INSIGHTFUL_ADMINS, MODERN_ADMINS, REPLACING_ADMINS, NewTopic
+from .raw import RawClient
 from .sample import numbered, numbers
 
 
@@ -27,13 +28,15 @@ def test_a_topic_is_made_described_listed_and_deleted(admin: Admin, topic_name: 
 
 
 def test_a_topic_made_again_after_its_deletion_is_empty(
-    admin: Admin, reader: Confluent, topic_name: Callable[[], str]
+    admin: Admin, raw: RawClient, reader: Confluent, topic_name: Callable[[], str]
 ) -> None:
     topic = topic_name()
     admin.create_topic(topic)
     reader.produce(topic, numbered(10))
     admin.delete_topic(topic)
+    raw.wait_until_unknown(topic)
     admin.create_topic(topic, 2)
+    raw.wait_for_leaders(topic, 2)
     assert reader.bounds(topic, 0) == (0, 0)
     reader.produce(topic, numbered(3))
     assert numbers(reader.read(topic, 0, 0, 3)) == [0, 1, 2]
@@ -45,23 +48,26 @@ def test_validating_makes_no_topic(admin: Admin, topic_name: Callable[[], str]) 
     assert topic not in admin.topics()
 
 
-def test_the_broker_chooses_where_the_caller_does_not(admin: Admin, topic_name: Callable[[], str]) -> None:
+@pytest.mark.parametrize("admin", MODERN_ADMINS, indirect=True)
+def test_the_broker_chooses_where_the_caller_does_not(
+    admin: Admin, raw: RawClient, topic_name: Callable[[], str]
+) -> None:
     """-1 partitions and -1 replicas mean the broker's own numbers."""
-    if admin.name == "aiokafka":
-        pytest.skip("its requests are older than that")
     topic = topic_name()
     admin.create_topic(topic, -1, replication_factor=-1)
-    eventually(lambda: len(admin.describe(topic)), 1)
+    raw.wait_for_leaders(topic, 1)
+    assert len(admin.describe(topic)) == 1
 
 
 def test_partitions_are_added_and_old_ones_keep_their_records(
-    admin: Admin, reader: Confluent, new_topic: NewTopic
+    admin: Admin, raw: RawClient, reader: Confluent, new_topic: NewTopic
 ) -> None:
     """Claim A1."""
     topic = new_topic()
     reader.produce(topic, numbered(10))
     admin.add_partitions(topic, 4)
-    eventually(lambda: sorted(admin.describe(topic)), [0, 1, 2, 3])
+    raw.wait_for_leaders(topic, 4)
+    assert sorted(admin.describe(topic)) == [0, 1, 2, 3]
     reader.produce(topic, numbered(5, partition=3))
     assert reader.bounds(topic, 0) == (0, 10)
     assert reader.bounds(topic, 3) == (0, 5)

@@ -9,6 +9,7 @@ import pytest
 
 from .clients import Client, Sending
 from .conftest import CLIENTS, MakeClient, NewTopic
+from .raw import RawClient, codecs_in
 from .sample import CODECS, Record, numbered, numbers
 
 
@@ -46,6 +47,18 @@ def test_every_client_reads_what_every_client_wrote_in_every_compression(
         found = client.read(topic, partition, 0, len(expected))
         assert [record.offset for record in found] == list(range(len(expected)))
         assert [as_sent(record, sent) for record, sent in zip(found, expected, strict=True)] == expected
+
+
+@pytest.mark.parametrize("writer", CLIENTS)
+def test_every_client_really_compresses_as_it_is_told(
+    raw: RawClient, writer: str, written: Callable[[str], Written]
+) -> None:
+    """A client that doubts the broker's abilities sends uncompressed batches, and no reader notices."""
+    topic, _ = written(writer)
+    for partition, codec in enumerate(CODECS):
+        assert codec in {
+            CODECS[number] for number in codecs_in(raw.fetch(topic, partition=partition).records)
+        }
 
 
 def as_sent(found: Record, sent: Record) -> Record:

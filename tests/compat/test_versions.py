@@ -22,7 +22,7 @@ from kafka.protocol.admin import (
     IncrementalAlterConfigsRequest,
 )
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
-from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
+from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
 from gapless.wire.apis import ApiKey
@@ -46,6 +46,7 @@ APIS = {
     ApiKey.FETCH: (4, 18),
     ApiKey.LIST_OFFSETS: (1, 11),
     ApiKey.METADATA: (0, 13),
+    ApiKey.FIND_COORDINATOR: (0, 6),
     ApiKey.API_VERSIONS: (0, 4),
     ApiKey.CREATE_TOPICS: (2, 7),
     ApiKey.DELETE_TOPICS: (1, 6),
@@ -243,6 +244,15 @@ def test_every_version_is_answered_without_an_error(
 ) -> None:
     answer = raw.ask(REQUESTS[api](new_topic(), version))
     assert {code for code in error_codes(answer.to_dict()) if code} == set(), answer
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_coordinators_are_asked_for_in_every_version(raw: RawClient, version: int) -> None:
+    """There may be none, but a broker that is not asked is taken for one from before lz4."""
+    named = {"key": "a-group"} if version < 4 else {"coordinator_keys": ["a-group"]}
+    answer = raw.ask(FindCoordinatorRequest(key_type=0, version=version, **named))
+    (code,) = error_codes(answer.to_dict())
+    assert code in {ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 
 @pytest.mark.parametrize("version", range(1, 7))

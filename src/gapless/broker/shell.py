@@ -81,7 +81,7 @@ class Shell:
         self._next_connection = 0
         self._refusal_window = (0, 0)
         self._untold_refusals = 0
-        self._offline_logged: set[tuple[str, int]] = set()
+        self._problems_told: set[tuple[str, int, str]] = set()
 
     # --------------------------------------------------------------------------------------- the rules
 
@@ -105,6 +105,8 @@ class Shell:
             if not isinstance(event, Request) or isinstance(error, InvariantViolated):
                 # A broken rule must stop the broker, not leave it half alive; what it acknowledged is safe.
                 self.fail(error)
+                if isinstance(error, LogFailed) and not self.node.serving:
+                    return  # no bug, but a disk that does not let us begin: `start` tells
                 raise
             self.request_failed(event, error)
             return
@@ -185,7 +187,7 @@ class Shell:
         self.step(Committed(version, records))
         self.journal.compact(version, self.node.image.snapshot())
         self.step(Started(host, port))
-        self._report_offline()
+        self._report_problems()
         await self.serving.wait()
         if self.failure is not None:
             raise self.failure
@@ -274,7 +276,7 @@ class Shell:
         if self._untold_refusals:
             log.warning("closed %d more connections", self._untold_refusals)
             self._untold_refusals = 0
-        self._report_offline()
+        self._report_problems()
         for partition in self.node.partitions.values():
             log_file = self._find_log(partition.name)
             if partition.offline is None and log_file is not None and log_file.has_unflushed_closed_segments:
@@ -300,13 +302,15 @@ class Shell:
         except LogFailed as error:
             log.warning("%s", error)  # what it would have saved is done again, or found by the next recovery
 
-    def _report_offline(self) -> None:
-        """Say once why a partition cannot be used, or not be written to."""
-        offline = {
-            **self.node.failed_partitions,
-            **{name: part.offline for name, part in self.node.partitions.items() if part.offline is not None},
-        }
-        for (topic, index), reason in offline.items():
-            if (topic, index) not in self._offline_logged:
-                log.error("partition %s-%d is offline: %s", topic, index, reason)
-        self._offline_logged = set(offline)
+    def _report_problems(self) -> None:
+        """Say once why a partition cannot be used, or not be written to, or not be read as a whole."""
+        problems = {(*name, "offline"): reason for name, reason in self.node.failed_partitions.items()}
+        for name, partition in self.node.partitions.items():
+            if partition.offline is not None:
+                problems[*name, "offline"] = partition.offline
+            if partition.damage is not None:
+                problems[*name, "damaged"] = partition.damage
+        for (topic, index, state), reason in problems.items():
+            if (topic, index, state) not in self._problems_told:
+                log.error("partition %s-%d is %s: %s", topic, index, state, reason)
+        self._problems_told = set(problems)

@@ -273,7 +273,7 @@ class Node:
         self._retention_due_ms = self.now_ms + self.settings.get("log.retention.check.interval.ms")
 
     def _cannot_start(self, reason: str) -> None:
-        raise LogFailed(f"the metadata journal cannot be written: {reason}")
+        raise LogFailed(reason)
 
     def _propose_next(self) -> None:
         while self._proposal is None and self._changes:

@@ -68,6 +68,8 @@ class Partition:
         self.replicas: tuple[int, ...] = ()
         self.isr: tuple[int, ...] = ()
         self.offline: str | None = None
+        self.damage: str | None = None
+        """Why a part of it could not be read; what can be read still is."""
         self.producers = Producers()
         self.high_watermark = log.start_offset
         # After a crash the log's end may be in the page cache alone: it is flushed first where that matters.

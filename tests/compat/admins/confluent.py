@@ -38,7 +38,8 @@ class ConfluentAdmin:
         self._client = AdminClient({"bootstrap.servers": bootstrap})
 
     def close(self) -> None:
-        """librdkafka ends with its object."""
+        """librdkafka ends with its object, and complains of brokers that end before it."""
+        del self._client
 
     def create_topic(
         self,

@@ -119,7 +119,8 @@ def _read_partition(
         max_bytes = max(0, min(asked.max_bytes, reading.remaining_bytes))
         records = partition.read(asked.fetch_offset, max_bytes, reading.size_bytes == 0, committed)
         aborted = partition.aborted_in(asked.fetch_offset, records) if committed else None
-    except LogFailed:
+    except LogFailed as failure:
+        partition.damage = str(failure)
         return _answer(partition, ErrorCode.KAFKA_STORAGE_ERROR)
     reading.take(partition, asked, records)
     result = _answer(partition, ErrorCode.NONE)

@@ -68,7 +68,8 @@ def _answer(node: Node, topic: str, asked: PartitionAsked, committed: bool) -> P
         return _result(index, error, NOT_FOUND)
     try:
         return _result(index, ErrorCode.NONE, _find(partition, asked.timestamp, committed))
-    except LogFailed:
+    except LogFailed as failure:
+        partition.damage = str(failure)
         return _result(index, ErrorCode.KAFKA_STORAGE_ERROR, NOT_FOUND)
 
 
