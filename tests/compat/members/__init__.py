@@ -135,7 +135,7 @@ class Members:
 
     def _java(self, group: str, topic: str, instance: str | None) -> list[str | Path]:
         folder = jar_paths("kafka")[0].parent
-        java = [find_java().executable, *_JVM_OPTIONS, "-cp", f"{folder}/*"]
+        java: list[str | Path] = [find_java().executable, *_JVM_OPTIONS, "-cp", f"{folder}/*"]
         options = ["--group-id", group, "--topic", topic, "--session-timeout", str(SESSION_MS), "--verbose"]
         options += ["--command-config", str(self._java_settings)]
         if instance is not None:
