@@ -32,7 +32,7 @@ NEWER = {"produce": 12, "init": 5, "add": 3, "add_offsets": 3, "offsets": 5, "en
 
 def make_world(**settings: str) -> World:
     """A broker with topics `t` and `u` of two partitions, which coordinates transactions and groups."""
-    few = {"transaction_state_log_num_partitions": "2", "offsets_topic_num_partitions": "2"}
+    few: dict[str, Any] = {"transaction_state_log_num_partitions": "2", "offsets_topic_num_partitions": "2"}
     world = World(**(few | settings))
     for key_type in (GROUP_KEY, TRANSACTION_KEY):
         body = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["x"])
@@ -41,6 +41,9 @@ def make_world(**settings: str) -> World:
     world.create_topic("t", partitions=2)
     world.create_topic("u", partitions=2)
     return world
+
+
+_NO_MEMBER: dict[str, Any] = {"generation_id": -1, "member_id": "", "group_instance_id": None}
 
 
 class Transactor:
@@ -103,12 +106,14 @@ class Transactor:
     def init(self, claimed: tuple[int, int] = (-1, -1)) -> ErrorCode:
         """Start; tries again as long as the predecessor's transaction is being aborted."""
         for _ in range(10):
-            reply = self.world.call(
-                ApiKey.INIT_PRODUCER_ID, self.versions["init"], self.init_request(claimed)
-            )
-            if reply.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
-                break
+            error = self.try_init(claimed)
+            if error is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                return error
             self.world.advance(100)
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+
+    def try_init(self, claimed: tuple[int, int]) -> ErrorCode:
+        reply = self.world.call(ApiKey.INIT_PRODUCER_ID, self.versions["init"], self.init_request(claimed))
         if reply.error_code == 0:
             self.become((reply.producer_id, reply.producer_epoch))
         return ErrorCode(reply.error_code)
@@ -213,7 +218,7 @@ class Transactor:
             producer_id=self.producer[0],
             producer_epoch=self.producer[1],
             topics=[topic_type(name=topic, partitions=[part])],
-            **({"generation_id": -1, "member_id": "", "group_instance_id": None} | committer),
+            **(_NO_MEMBER | committer),
         )
         reply = self.world.call(ApiKey.TXN_OFFSET_COMMIT, self.versions["offsets"], body)
         return ErrorCode(reply.topics[0].partitions[0].error_code)

@@ -31,7 +31,8 @@ def described(world: World, *transactional_ids: str) -> list[Any]:
 
 
 def listed(world: World, version: int = 1, **filters: Any) -> dict[str, str]:
-    wanted = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1} | filters
+    everything: dict[str, Any] = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
+    wanted = everything | filters
     reply = world.call(ApiKey.LIST_TRANSACTIONS, version, ListTransactionsRequest(**wanted))
     return {state.transactional_id: state.transaction_state for state in reply.transaction_states}
 

@@ -1,4 +1,4 @@
-"""A late produce or a late EndTxn never joins or ends another transaction (KIP-890, mistake 11 of the simulator).
+"""A late produce or a late EndTxn never joins or ends another transaction (KIP-890).
 
 For clients of the newer protocol that is certain; for older ones as far as verification reaches.
 """

@@ -1,4 +1,4 @@
-"""Claim C8: the consumer's offsets can be part of the transaction, so that consume-transform-produce is exact."""
+"""Claim C8: the consumer's offsets can be part of the transaction: consume-transform-produce is exact."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_offsets_for_partitions_that_do_not_exist_are_refused_alone(world: World
 
 @BOTH
 def test_a_zombie_consumer_cannot_commit_for_its_group(world: World, newer: bool) -> None:
-    """The generation fences who lost its partitions (KIP-447, mistake 12 of the simulator)."""
+    """The generation fences who lost its partitions (KIP-447)."""
     transactor = Transactor(world, newer=newer)
     transactor.init()
     transactor.add_offsets()

@@ -1,5 +1,7 @@
-"""Claim C8: a restarted producer with the same transactional.id fences its zombie. Claim C6: a new session of an
-idempotent producer is a stranger; one with a transactional id is not."""
+"""Claim C8: a restarted producer with the same transactional.id fences its zombie.
+
+Claim C6: a new session of an idempotent producer is a stranger; one with a transactional id is not.
+"""
 
 from __future__ import annotations
 
@@ -225,7 +227,7 @@ def test_a_thousand_restarts_and_transactions_at_the_end_of_the_epochs(world: Wo
     transactor = Transactor(world, newer=True)
     transactor.init()
     at_epoch(world, transactor, EPOCH_MAX - 20)
-    ids = {}
+    ids: dict[int, None] = {}
     for number in range(60):
         if number % 3 == 0:
             assert transactor.init() == 0

@@ -235,9 +235,9 @@ def test_a_failing_disk_of_the_coordinator_refuses_and_a_restart_goes_on() -> No
     transactor = Transactor(world, newer=True)
     transactor.init()
     transactor.write("t", b"a")
-    for (topic, _), shard in world.node.shards.items():
+    for (topic, _), log in world.store.logs.items():
         if topic == "__transaction_state":
-            shard.partition.log.failure = "no space left"
+            log.failure = "no space left"
     assert transactor.commit() == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert state_of(world) is State.ONGOING
     restarted(world)

@@ -1,4 +1,4 @@
-"""What time does to transactions: those that take too long are aborted, ids that nobody uses are forgotten."""
+"""What time does to transactions: slow ones are aborted, ids that nobody uses are forgotten."""
 
 from __future__ import annotations
 

@@ -1,0 +1,57 @@
+"""Reading with and without regard to transactions, by every client."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiokafka import TopicPartition as AioPlace
+from confluent_kafka import TopicPartition
+from kafka import TopicPartition as KafkaPythonPlace
+
+from .clients import ANSWER_TIMEOUT_S, Client, Deadline
+from .clients.aio import Aiokafka
+from .clients.confluent import Confluent
+from .clients.java import JavaClient
+from .clients.kafka_python import KafkaPython
+from .clients.kcat import Kcat
+
+
+def read_isolated(client: Client, bootstrap: str, topic: str, count: int, *, committed: bool) -> list[bytes]:
+    """The first `count` values of partition 0."""
+    level = "read_committed" if committed else "read_uncommitted"
+    deadline = Deadline(f"{count} records of {topic}")
+    found: list[bytes] = []
+    if isinstance(client, Confluent):
+        with client.consumer(isolation_level=level) as consumer:
+            consumer.assign([TopicPartition(topic, 0, 0)])
+            while len(found) < count and deadline.open():
+                found += [message.value() or b"" for message in consumer.consume(count - len(found), 0.5)]
+    elif isinstance(client, KafkaPython):
+        place = KafkaPythonPlace(topic, 0)
+        with client.consumer(isolation_level=level) as consumer:
+            consumer.assign([place])
+            consumer.seek(place, 0)
+            while len(found) < count and deadline.open():
+                found += [message.value for message in consumer.poll(timeout_ms=500).get(place, ())]
+    elif isinstance(client, Aiokafka):
+        found = asyncio.run(_read_aio(client, topic, count, level))
+    elif isinstance(client, JavaClient):
+        with client.consumer(isolation_level=level) as consumer:
+            place = client.place(topic, 0)
+            consumer.assign([place])
+            consumer.seek(place, 0)
+            while len(found) < count and deadline.open():
+                found += [message.value() for message in consumer.poll(client.duration(500)).records(place)]
+    elif isinstance(client, Kcat):
+        arguments = ["-C", "-t", topic, "-p", "0", "-o", "0", "-c", str(count)]
+        output = client.run(*arguments, "-X", f"isolation.level={level}", "-f", "%s\n")
+        found = output.split(b"\n")
+    return found[:count]
+
+
+async def _read_aio(client: Aiokafka, topic: str, count: int, level: str) -> list[bytes]:
+    place = AioPlace(topic, 0)
+    async with client.consumer(isolation_level=level) as consumer, asyncio.timeout(ANSWER_TIMEOUT_S):
+        consumer.assign([place])
+        consumer.seek(place, 0)
+        return [(await consumer.getone(place)).value for _ in range(count)]
