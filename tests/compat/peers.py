@@ -11,8 +11,18 @@ from gapless.testing.apache_kafka import ApacheKafka
 from gapless.testing.cluster import EmbeddedBroker
 
 # Looked after often, so that a test of retention need not wait for minutes; nor for a dead member of a group.
-SETTINGS = {"log.retention.check.interval.ms": "500", "group.min.session.timeout.ms": "1000"}
-APACHE_SETTINGS = SETTINGS | {"log.initial.task.delay.ms": "500", "group.initial.rebalance.delay.ms": "0"}
+SETTINGS = {
+    "log.retention.check.interval.ms": "500",
+    "group.min.session.timeout.ms": "1000",
+    "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.session.timeout.ms": "3000",
+}
+APACHE_SETTINGS = SETTINGS | {
+    "log.initial.task.delay.ms": "500",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.min.session.timeout.ms": "1000",
+}
 
 
 class Peer(NamedTuple):

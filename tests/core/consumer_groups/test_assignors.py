@@ -69,7 +69,7 @@ def test_a_newcomer_takes_no_more_than_its_share() -> None:
 
 def test_ranges_of_topics_of_one_size_belong_together() -> None:
     partitions = {TOPICS[0]: 5, TOPICS[1]: 5}
-    members = dict.fromkeys("ba", (TOPICS[0], TOPICS[1]))
+    members: dict[str, tuple[UUID, ...]] = dict.fromkeys("ba", (TOPICS[0], TOPICS[1]))
     targets = assign_ranges(spec_of(members, partitions))
     assert targets["a"] == {TOPICS[0]: [0, 1, 2], TOPICS[1]: [0, 1, 2]}
     assert targets["b"] == {TOPICS[0]: [3, 4], TOPICS[1]: [3, 4]}
