@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -32,7 +32,14 @@ from gapless.storage.scan import DamagedLog, largest_timestamp
 from gapless.storage.segment import ABORTED_SUFFIX, SUFFIXES, Segment
 from gapless.wire.batch import BatchHeader, InvalidBatch, parse_header
 from gapless.wire.errors import MalformedMessage
-from gapless.wire.records import Record, delete_horizon_ms, iterate_records, thinned
+from gapless.wire.records import (
+    Outline,
+    delete_horizon_ms,
+    iterate_records,
+    opened_records,
+    outline,
+    thinned,
+)
 from gapless.wire.transaction_records import decode_marker
 
 logger = logging.getLogger("gapless.storage")
@@ -40,9 +47,26 @@ logger = logging.getLogger("gapless.storage")
 SLICE_BYTES = 64 * 1024
 """How much of a log one step reads, give or take a batch: some milliseconds of work."""
 
+PIECE_RECORDS = 500
+"""The same for a batch with many records."""
+
 _DIGEST_BYTES = 16
 
 Buffer = bytes | bytearray | memoryview
+
+T = TypeVar("T")
+Work = Generator[None, None, T]
+"""Something with a result, that pauses wherever others should have a turn."""
+
+
+def at_once(work: Work[T]) -> T:
+    """Do all of it without a pause; the result."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            result: T = done.value
+            return result
 
 
 class Extent(Protocol):
@@ -103,12 +127,12 @@ class _Transactions:
         self._seen[batch.producer_id] = None
         return batch.producer_id in self._aborted
 
-    def is_spent(self, batch: BatchHeader, records: Sequence[Record]) -> bool:
+    def is_spent(self, batch: BatchHeader, payload: Buffer) -> bool:
         """Whether a marker has nothing left to say: no batch of its transaction was met."""
         self._begin_up_to(batch.last_offset)
-        marker = decode_marker(records)
+        marker = decode_marker(iterate_records(payload, batch))
         if marker is None:
-            return not records
+            return not batch.record_count
         seen = batch.producer_id in self._seen
         self._seen.pop(batch.producer_id, None)
         if not marker.committed:
@@ -130,12 +154,12 @@ class Sweep:
         self.covered = first_dirty
         """Up to where the last record of each key is known."""
 
-    def note(self, batch: BatchHeader, payload: Buffer) -> bool:
+    def note(self, batch: BatchHeader, payload: Buffer) -> Work[bool]:
         """Note the keys of a batch of the dirty part; False if there is no room for them in this pass."""
         try:
-            records = list(iterate_records(payload, batch))
+            _, records = yield from _outlined(batch, payload)
             if batch.is_control:
-                self._noting.is_spent(batch, records)
+                self._noting.is_spent(batch, payload)
             elif not self._noting.is_aborted(batch):
                 known = self._last_offsets
                 if known and len(known) + len(records) > self._plan.max_keys:
@@ -148,11 +172,11 @@ class Sweep:
         self.covered = batch.next_offset
         return True
 
-    def survivor(self, batch: BatchHeader, payload: Buffer, is_last: bool) -> Buffer | None:
+    def survivor(self, batch: BatchHeader, payload: Buffer, is_last: bool) -> Work[Buffer | None]:
         """What is left of a batch; None if nothing. `is_last`: its segment's, which then ends with it."""
         try:
-            records = list(iterate_records(payload, batch))
-            discarded, spent = self._judge(batch, records)
+            data, records = yield from _outlined(batch, payload)
+            discarded, spent = self._judge(batch, payload)
         except (InvalidBatch, MalformedMessage):
             return payload
         if discarded:
@@ -161,36 +185,36 @@ class Sweep:
             kept = records
         else:
             kept = self._kept(batch, records)
+            if len(records) >= PIECE_RECORDS:
+                yield
         if not kept:
             if not is_last and not self._is_last_of_producer(batch):
                 return None
-            return payload if not records else thinned(batch, (), None)
-        horizon_ms = delete_horizon_ms(batch)
-        if horizon_ms is None and (spent or (not batch.is_control and any(r.value is None for r in kept))):
-            horizon_ms = self._plan.now_ms + self._plan.delete_retention_ms
-        elif len(kept) == len(records):
-            return payload
-        return thinned(batch, kept, horizon_ms)
+            return payload if not records else thinned(batch, data, ())
+        wants_horizon = spent or (not batch.is_control and not all(record.has_value for record in kept))
+        if wants_horizon and delete_horizon_ms(batch) is None:
+            return thinned(batch, data, kept, self._plan.now_ms + self._plan.delete_retention_ms)
+        return payload if len(kept) == len(records) else thinned(batch, data, kept)
 
-    def _judge(self, batch: BatchHeader, records: Sequence[Record]) -> tuple[bool, bool]:
+    def _judge(self, batch: BatchHeader, payload: Buffer) -> tuple[bool, bool]:
         """Whether all records of a batch go, and whether it is a marker that is not needed any more."""
         if not batch.is_control:
             return self._sweeping.is_aborted(batch), False
-        spent = self._sweeping.is_spent(batch, records)
+        spent = self._sweeping.is_spent(batch, payload)
         horizon_ms = delete_horizon_ms(batch)
         return spent and horizon_ms is not None and horizon_ms <= self._plan.now_ms, spent
 
-    def _kept(self, batch: BatchHeader, records: Sequence[Record]) -> list[Record]:
+    def _kept(self, batch: BatchHeader, records: Sequence[Outline]) -> list[Outline]:
         horizon_ms = delete_horizon_ms(batch)
         keeps_tombstones = horizon_ms is None or self._plan.now_ms < horizon_ms
         return [record for record in records if self._is_kept(record, keeps_tombstones)]
 
-    def _is_kept(self, record: Record, keeps_tombstones: bool) -> bool:
+    def _is_kept(self, record: Outline, keeps_tombstones: bool) -> bool:
         if record.offset >= self.covered:
             return True
         if record.key is None or record.offset < self._last_offsets.get(_digest(record.key), -1):
             return False
-        return record.value is not None or keeps_tombstones
+        return record.has_value or keeps_tombstones
 
     def _is_last_of_producer(self, batch: BatchHeader) -> bool:
         entry = self._producers.get(batch.producer_id) if batch.has_producer_id else None
@@ -204,6 +228,17 @@ class Sweep:
         """The aborted transactions that readers of what was copied since the last call must know of."""
         kept, self._sweeping.kept = self._sweeping.kept, []
         return kept
+
+
+def _outlined(batch: BatchHeader, payload: Buffer) -> Work[tuple[bytes, list[Outline]]]:
+    """The opened records of a batch, and what they are; a large batch takes several pieces of work."""
+    data = opened_records(payload, batch)
+    records: list[Outline] = []
+    for record in outline(data, batch):
+        records.append(record)
+        if len(records) % PIECE_RECORDS == 0:
+            yield
+    return data, records
 
 
 def _digest(key: bytes) -> bytes:
@@ -293,7 +328,7 @@ class FileCleaning:
             if source.end_offset <= sweep.covered:
                 continue
             for batch, payload in _batches(source, sweep.covered):
-                if not sweep.note(batch, payload):
+                if not (yield from sweep.note(batch, payload)):
                     return
                 if self._spend(batch.size_bytes):
                     yield
@@ -306,7 +341,8 @@ class FileCleaning:
         end_offset = group[-1].end_offset
         for source in group:
             for batch, payload in _batches(source, source.base_offset):
-                survivor = self._sweep.survivor(batch, payload, batch.next_offset == end_offset)
+                is_last = batch.next_offset == end_offset
+                survivor = yield from self._sweep.survivor(batch, payload, is_last)
                 if survivor is not None:
                     self._write(copy, survivor)
                 changed |= survivor is not payload

@@ -25,7 +25,7 @@ from gapless.core.log import (
     TimedOffset,
 )
 from gapless.storage import rules, times
-from gapless.storage.compaction import Sweep, groups
+from gapless.storage.compaction import Sweep, at_once, groups
 from gapless.storage.epochs import EpochHistory
 from gapless.storage.formats import Partition
 from gapless.storage.scan import largest_timestamp
@@ -370,7 +370,7 @@ class MemoryLog:
         contents = self._contents
         sweep = Sweep(plan, first_dirty, contents.aborted)
         dirty = (batch for segment in sources for batch in segment.batches[segment.find(first_dirty) :])
-        if all(sweep.note(*batch) for batch in dirty):
+        if all(at_once(sweep.note(*batch)) for batch in dirty):
             sweep.covered = sources[-1].end_offset
         covered = [segment for segment in sources if segment.base_offset < sweep.covered]
         swept = [_swept(group, sweep) for group in groups(covered, self.config.segment_bytes)]
@@ -410,7 +410,7 @@ def _swept(group: list[MemorySegment], sweep: Sweep) -> MemorySegment:
     end_offset = group[-1].end_offset
     for segment in group:
         for header, data in segment.batches:
-            left = sweep.survivor(header, data, header.next_offset == end_offset)
+            left = at_once(sweep.survivor(header, data, header.next_offset == end_offset))
             if left is not None:
                 made.batches.append(Stored(parse_header(left, 0), bytes(left)))
                 made.size += len(left)
