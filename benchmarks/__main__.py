@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run the programme, print the table, write JSON, Markdown and a picture."""
+"""`python -m benchmarks`: run the programmes; each prints its table, writes JSON, Markdown and a picture."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from benchmarks import machine, plot, report
 from benchmarks.brokers import OURS, PEER
 from benchmarks.harness import Harness
 from benchmarks.progress import RunProgress
-from benchmarks.scenarios import all as programme
 from benchmarks.scenarios import log_size
+from benchmarks.scenarios.all import LOG_SIZE, PROGRAMMES, Programme, names
 from benchmarks.sizes import FULL, QUICK, Sizes
 from gapless.errors import ExitCode, GaplessError, UsageError
 
 RESULTS = Path(__file__).resolve().parent / "results"
-ROUNDS = 5
 QUICK_ROUNDS = 2
 
 EPILOG = """\
 A ratio is ours to Apache Kafka's of the same round; targets are for the median of the ratios.
-The full run takes about a quarter of an hour on two cores and wants an idle machine. It writes
-results/broker.*; a quick, partial or lone run writes results/partial.* unless --out says otherwise.
+There are two programmes, each with its own report: broker (about a quarter of an hour on two cores) and
+coordination (groups and transactions, about five minutes). --only takes their names, and those of their
+parts. They want an idle machine. A whole programme writes results/PROGRAMME.*; a quick, partial or lone run
+writes results/partial-PROGRAMME.* unless --out says otherwise.
 """
 
 
@@ -52,38 +53,50 @@ def _run(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--work: there is no folder {arguments.work}")
         tempfile.tempdir = str(arguments.work.resolve())
     sizes: Sizes = QUICK if arguments.quick else FULL
-    results = run(
-        sizes,
-        rounds=arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS),
-        only=arguments.only,
-        with_peer=not arguments.no_peer,
-    )
-    report.show(results, Console())
-    whole = not (arguments.quick or arguments.only or arguments.no_peer)
-    out = arguments.out or RESULTS / ("broker.json" if whole else "partial.json")
-    for path in write(results, out):
-        print(f"written: {path}")
+    asked = [programme for programme in PROGRAMMES if programme.chosen(arguments.only)]
+    for programme in asked:
+        results = run(
+            programme,
+            sizes,
+            rounds=arguments.rounds or (QUICK_ROUNDS if arguments.quick else programme.rounds),
+            only=arguments.only,
+            with_peer=not arguments.no_peer,
+        )
+        report.show(results, Console())
+        for path in write(results, _out(arguments, programme, several=len(asked) > 1)):
+            print(f"written: {path}")
 
 
-def run(sizes: Sizes, *, rounds: int, only: list[str] | None, with_peer: bool) -> report.Results:
-    """Everything that was asked for, with progress on stderr."""
-    suites = programme.suites(sizes)
-    if only:
-        suites = [suite.only(only) for suite in suites]
+def _out(arguments: argparse.Namespace, programme: Programme, *, several: bool) -> Path:
+    """Where the JSON goes. Only a whole run with Apache Kafka replaces the figures that are published."""
+    if arguments.out is not None:
+        out: Path = arguments.out
+        return out.with_stem(f"{out.stem}-{programme.name}") if several else out
+    partial = arguments.quick or arguments.no_peer or programme.chosen(arguments.only) != programme.names()
+    return RESULTS / f"{'partial-' if partial else ''}{programme.name}.json"
+
+
+def run(
+    programme: Programme, sizes: Sizes, *, rounds: int, only: list[str] | None, with_peer: bool
+) -> report.Results:
+    """Everything of the programme that was asked for, with progress on stderr."""
+    chosen = programme.chosen(only)
+    suites = [suite.only(chosen) for suite in programme.suites(sizes)]
     contenders = (OURS, PEER) if with_peer else (OURS,)
     harness = Harness(suites, sizes, rounds, contenders)
-    log_size_too = not only or programme.LOG_SIZE in only
-    log_size_steps = 3 * len(sizes.log_mb) if log_size_too else 0
+    log_size_steps = 3 * len(sizes.log_mb) if LOG_SIZE in chosen else 0
     began_s = time.monotonic()
     with RunProgress(harness.step_count + log_size_steps) as progress:
         harness.run(progress)
-        rows = log_size.measure(sizes, rounds, progress) if log_size_too else []
+        rows = log_size.measure(sizes, rounds, progress) if LOG_SIZE in chosen else []
     settings = {
+        "programme": programme.name,
         "rounds": rounds,
         "order": "A B, B A, … one broker at a time, fresh data each",
         "took_s": round(time.monotonic() - began_s),
         "small": sizes != FULL,
         "sizes": asdict(sizes),
+        **({"clients": programme.notes} if programme.notes else {}),
     }
     return report.Results(machine.describe(with_peer=with_peer), settings, harness.cells, rows)
 
@@ -108,11 +121,11 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = programme.names(FULL)
     parser.add_argument(
-        "--only", nargs="+", choices=names, metavar="NAME", help=f"some of: {', '.join(names)}"
+        "--only", nargs="+", choices=names(), metavar="NAME", help=f"some of: {', '.join(names())}"
     )
-    parser.add_argument("--rounds", type=_positive, metavar="N", help=f"rounds of each (default: {ROUNDS})")
+    rounds = ", ".join(f"{programme.rounds} of {programme.name}" for programme in PROGRAMMES)
+    parser.add_argument("--rounds", type=_positive, metavar="N", help=f"rounds of each (default: {rounds})")
     parser.add_argument("--quick", action="store_true", help="small sizes: does everything work?")
     parser.add_argument("--no-peer", action="store_true", help="this broker alone, without Apache Kafka")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the JSON")

@@ -2,6 +2,8 @@
 
 Each gets a fresh folder under the one work folder of the run (so both are on the same file system), listens
 on 127.0.0.1, keeps its default settings, and leaves nothing behind. Its address is known before the start.
+One setting of Kafka's is as ours, or groups would show nothing but that pause: a new group's first rebalance
+waits for nobody (group.initial.rebalance.delay.ms is 0).
 """
 
 from __future__ import annotations

@@ -26,6 +26,16 @@ class Sizes:
     log_mb: tuple[int, ...] = (100, 1_000, 4_000)
     log_operations: int = 5_000
 
+    transactions: tuple[tuple[int, int], ...] = ((100, 1_000), (10_000, 50))
+    """Records of one transaction, and how many transactions."""
+    transform: int = 100_000
+    transform_each: int = 1_000
+    """Records of one transaction."""
+    commits: int = 3_000
+    rebalances: tuple[tuple[int, int], ...] = ((3_000, 1), (100, 5))
+    """Milliseconds between a member's heartbeats (librdkafka's default is 3,000), and how often."""
+    rebalance_members: int = 10
+
 
 FULL = Sizes()
 
@@ -43,6 +53,11 @@ QUICK = Sizes(
     connections_requests=5_000,
     log_mb=(40, 80, 160),
     log_operations=500,
+    transactions=((100, 100), (10_000, 5)),
+    transform=10_000,
+    transform_each=1_000,
+    commits=500,
+    rebalances=((100, 1),),
 )
 
 TINY = Sizes(
@@ -59,4 +74,10 @@ TINY = Sizes(
     connections_requests=40,
     log_mb=(1, 2),
     log_operations=20,
+    transactions=((10, 5), (100, 2)),
+    transform=200,
+    transform_each=50,
+    commits=20,
+    rebalances=((100, 1),),
+    rebalance_members=3,
 )

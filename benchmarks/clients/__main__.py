@@ -19,6 +19,18 @@ def main() -> None:
         from benchmarks.clients import consuming
 
         answer = consuming.run(job)
+    elif isinstance(job, jobs.Transactions | jobs.Transform):
+        from benchmarks.clients import transactions
+
+        answer = transactions.run(job)
+    elif isinstance(job, jobs.Commits):
+        from benchmarks.clients import commits
+
+        answer = commits.run(job)
+    elif isinstance(job, jobs.Rebalance):
+        from benchmarks.clients import rebalance
+
+        answer = rebalance.run(job)
     else:
         from benchmarks.clients import producing
 

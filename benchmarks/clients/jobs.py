@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import get_args
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,64 @@ class Connections:
 
 
 @dataclass(frozen=True, slots=True)
+class Transactions:
+    """Begin, produce `records_each`, commit: `transactions` times. Also answers `p50_us`, of one of them."""
+
+    bootstrap: str
+    broker_pid: int
+    topic: str
+    transactions: int
+    records_each: int
+    record_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """Consume, transform, produce, with the consumed offsets in the transaction; one topic to another.
+
+    The source has one record more than `records`: it goes first, unmeasured.
+    """
+
+    bootstrap: str
+    broker_pid: int
+    source: str
+    target: str
+    records: int
+    records_each: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """Offset commits of one partition each, by a member of a group.
+
+    Either each waits for the one before (also answers `p50_us`), or all are under way at once.
+    """
+
+    bootstrap: str
+    broker_pid: int
+    topic: str
+    commits: int
+    unmeasured: int
+    pipelined: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """A group of members that consume a steady stream: the last one joins and leaves, `cycles` times.
+
+    Also answers `joined_s` and `left_s`: until every partition is consumed again; medians of the cycles.
+    """
+
+    bootstrap: str
+    broker_pid: int
+    topic: str
+    partitions: int
+    members: int
+    heartbeat_ms: int
+    cycles: int
+
+
+@dataclass(frozen=True, slots=True)
 class FirstAck:
     """Try to send one record to a broker that is not there yet; answers `acked_at_s` on the monotonic clock.
 
@@ -75,11 +134,9 @@ class FirstAck:
     timeout_s: float
 
 
-Job = Produce | OneAtATime | Consume | Connections | FirstAck
+Job = Produce | OneAtATime | Consume | Connections | Transactions | Transform | Commits | Rebalance | FirstAck
 
-KINDS: dict[str, type[Job]] = {
-    kind.__name__: kind for kind in (Produce, OneAtATime, Consume, Connections, FirstAck)
-}
+KINDS: dict[str, type[Job]] = {kind.__name__: kind for kind in get_args(Job)}
 
 
 def encode(job: Job) -> str:

@@ -39,7 +39,8 @@ class _Failures:
             self.first = self.first or error
 
 
-def _producer(bootstrap: str, properties: Mapping[str, str | int]) -> tuple[Producer, _Failures]:
+def new_producer(bootstrap: str, properties: Mapping[str, str | int]) -> tuple[Producer, _Failures]:
+    """A producer, and what will know the records that were refused."""
     failures = _Failures()
     producer = Producer(
         {
@@ -65,7 +66,8 @@ def _flush(producer: Producer, failures: _Failures) -> None:
         )
 
 
-def _check_count(bootstrap: str, topic: str, partitions: int, expected: int) -> None:
+def check_count(bootstrap: str, topic: str, partitions: int, expected: int) -> None:
+    """Ask the broker whether it has so many records, those that end transactions counted."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     asked = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
     found = sum(future.result().offset for future in admin.list_offsets(asked).values())
@@ -75,7 +77,7 @@ def _check_count(bootstrap: str, topic: str, partitions: int, expected: int) -> 
 
 def run(job: Produce) -> dict[str, float]:
     """Send it all at once. One record goes before, so that connection and producer id are there."""
-    producer, failures = _producer(job.bootstrap, job.properties)
+    producer, failures = new_producer(job.bootstrap, job.properties)
     value = b"x" * job.record_bytes
     producer.produce(job.topic, value, partition=0)
     _flush(producer, failures)
@@ -94,13 +96,13 @@ def run(job: Produce) -> dict[str, float]:
 
     if queued != job.records:
         raise LoadFailed(f"the client took only {queued} of {job.records} records")
-    _check_count(job.bootstrap, job.topic, job.partitions, job.records + 1)
+    check_count(job.bootstrap, job.topic, job.partitions, job.records + 1)
     return answer
 
 
 def run_one_at_a_time(job: OneAtATime) -> dict[str, float]:
     """What a caller waits who needs each record to be safe before the next."""
-    producer, failures = _producer(job.bootstrap, {"linger.ms": 0})
+    producer, failures = new_producer(job.bootstrap, {"linger.ms": 0})
     value = b"x" * job.record_bytes
     for _ in range(job.unmeasured):
         producer.produce(job.topic, value, partition=0)
@@ -114,7 +116,7 @@ def run_one_at_a_time(job: OneAtATime) -> dict[str, float]:
         took_ns.append(clock() - begin)
     answer = usage.end()
     _flush(producer, failures)
-    _check_count(job.bootstrap, job.topic, 1, job.unmeasured + job.records)
+    check_count(job.bootstrap, job.topic, 1, job.unmeasured + job.records)
     took_ns.sort()
     return {**answer, "p50_us": percentile(took_ns, 50) / 1000, "p99_us": percentile(took_ns, 99) / 1000}
 
@@ -135,7 +137,7 @@ def run_first_ack(job: FirstAck) -> dict[str, float]:
         "socket.connection.setup.timeout.ms": 1000,
         "log_level": 0,
     }
-    producer, failures = _producer(job.bootstrap, impatient)
+    producer, failures = new_producer(job.bootstrap, impatient)
     producer.produce(job.topic, b"first", partition=0)
     print("waiting", flush=True)
     left = producer.flush(job.timeout_s)

@@ -17,7 +17,7 @@ from benchmarks import harness, plot, report
 from benchmarks.brokers import OURS, PEER
 from benchmarks.clients import jobs
 from benchmarks.harness import Cell, Harness
-from benchmarks.scenarios import all as programme
+from benchmarks.scenarios.all import LOG_SIZE, PROGRAMMES, Programme
 from benchmarks.scenarios.log_size import LogSizeRow, grown_counters
 from benchmarks.scenarios.step import Figure, Step, Suite
 from benchmarks.session import BenchmarkFailed, Session
@@ -46,13 +46,14 @@ def cell(target: str, ours: list[float], peer: list[float]) -> Cell:
     return Cell(Step("produce", "produce a & b", [figure], lambda _: {}), figure, {OURS: ours, PEER: peer})
 
 
-def test_the_whole_programme_runs_and_is_reported(tmp_path: Path) -> None:
-    results = command.run(TINY, rounds=1, only=None, with_peer=False)
+@pytest.mark.parametrize("programme", PROGRAMMES, ids=lambda programme: programme.name)
+def test_a_whole_programme_runs_and_is_reported(programme: Programme, tmp_path: Path) -> None:
+    results = command.run(programme, TINY, rounds=1, only=None, with_peer=False)
 
-    assert {each.step.name for each in results.cells} == set(programme.names(TINY)) - {programme.LOG_SIZE}
+    assert {each.step.name for each in results.cells} == set(programme.names(TINY)) - {LOG_SIZE}
     for each in results.cells:
         assert [value > 0 for value in each.values[OURS]] == [True], each.key
-    assert {row.size_mb for row in results.log_sizes} == set(TINY.log_mb)
+    assert {row.size_mb for row in results.log_sizes} == set(TINY.log_mb if programme.with_log_size else ())
     out = io.StringIO()
     report.show(results, Console(file=out))
     assert "time to acknowledgement, median" in out.getvalue()
@@ -98,6 +99,40 @@ def test_contenders_take_turns_in_being_first(monkeypatch: pytest.MonkeyPatch) -
     assert order[1::2] == ["gone"] * 6
     assert run.step_count == 6
     assert run.cells[0].values == {OURS: [1.0] * 3, PEER: [1.0] * 3}
+
+
+def test_transactions_that_do_not_add_up_are_no_figure(session: Session) -> None:
+    topic = session.create_topic("short")
+    session.run(jobs.Transactions(session.bootstrap, session.broker_pid, topic, 2, 10, 100))
+    with pytest.raises(BenchmarkFailed, match="33 records were acknowledged, 66 are in the topic"):
+        session.run(jobs.Transactions(session.bootstrap, session.broker_pid, topic, 2, 10, 100))
+
+
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        ([], ["broker.json", "coordination.json"]),
+        (["--only", "coordination"], ["coordination.json"]),
+        (["--only", "transactions", "start"], ["partial-broker.json", "partial-coordination.json"]),
+        (["--only", "rebalance", "--out", "x/y.json"], ["y.json"]),
+        (["--out", "x/y.json"], ["y-broker.json", "y-coordination.json"]),
+        (["--no-peer", "--only", "broker"], ["partial-broker.json"]),
+    ],
+)
+def test_each_programme_has_its_own_report(
+    options: list[str], written: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+    nothing = report.Results({}, {"rounds": 1, "small": False}, [], [])
+    monkeypatch.setattr(command, "run", lambda *_arguments, **_options: nothing)
+
+    def write(_results: report.Results, out: Path) -> list[Path]:
+        names.append(out.name)
+        return []
+
+    monkeypatch.setattr(command, "write", write)
+    assert command.main(options) == 0
+    assert names == written
 
 
 def test_a_ratio_is_taken_within_its_round() -> None:

@@ -1,0 +1,147 @@
+"""Transactions and groups with librdkafka: what the coordinators of a broker do beside moving records."""
+
+from __future__ import annotations
+
+from benchmarks.clients.jobs import Commits, Produce, Rebalance, Transactions, Transform
+from benchmarks.scenarios.step import MILLION, Figure, Step, throughput, throughput_figures
+from benchmarks.session import Session
+from benchmarks.sizes import Sizes
+from benchmarks.statistics import at_least, at_most
+
+RATE_TARGET = at_least(1.2)
+CPU_TARGET = at_most(0.5)
+RECORD_BYTES = 100
+PARTITIONS_PER_MEMBER = 2
+
+CLIENT_SETTINGS: dict[str, str | int] = {
+    "session.timeout.ms": 45_000,
+    "group.protocol": "classic",
+    "partition.assignment.strategy": "range,roundrobin",
+    "group.initial.rebalance.delay.ms": "0 at both brokers",
+}
+
+
+def coordination_warm_up(sizes: Sizes) -> Step:
+    """A part of all that is measured, for the JIT compiler of the other side; ours gets the same.
+
+    The first use of a group or a transaction also makes the topics that keep them.
+    """
+
+    def measure(session: Session) -> dict[str, float]:
+        for records_each, transactions in sizes.transactions:
+            _transactions(session, f"warm-up-{records_each}", transactions // 2 + 1, records_each)
+        _transform(session, "warm-up", max(sizes.transform // 4, 1), sizes.transform_each)
+        for pipelined in (False, True):
+            _commits(session, "warm-up", sizes.commits // 2 + 1, pipelined=pipelined)
+        return {}
+
+    return Step("coordination-warm-up", "warm-up", (), measure)
+
+
+def transaction_steps(sizes: Sizes) -> list[Step]:
+    """One producer, one transaction after the other: small ones, where the protocol weighs, and large."""
+    return [_transaction_step(records_each, count) for records_each, count in sizes.transactions]
+
+
+def _transactions(session: Session, topic: str, transactions: int, records_each: int) -> dict[str, float]:
+    created = session.create_topic(f"transactions-{topic}")
+    return session.run(
+        Transactions(session.bootstrap, session.broker_pid, created, transactions, records_each, RECORD_BYTES)
+    )
+
+
+def _transaction_step(records_each: int, transactions: int) -> Step:
+    def measure(session: Session) -> dict[str, float]:
+        answer = _transactions(session, str(records_each), transactions, records_each)
+        return {**throughput(answer, transactions * records_each), "p50": answer["p50_us"] / 1000}
+
+    title = f"{transactions:,} transactions of {records_each:,} × {RECORD_BYTES} B"
+    figures = [
+        *throughput_figures(RATE_TARGET, CPU_TARGET),
+        Figure("p50", "one transaction, median", "ms", False),
+    ]
+    return Step("transactions", title, figures, measure, str(records_each))
+
+
+def _transform(session: Session, name: str, records: int, records_each: int) -> dict[str, float]:
+    bootstrap, pid = session.bootstrap, session.broker_pid
+    source, target = session.create_topic(f"{name}-source"), session.create_topic(f"{name}-target")
+    session.run(Produce(bootstrap, pid, source, records, RECORD_BYTES))
+    return session.run(Transform(bootstrap, pid, source, target, records, records_each))
+
+
+def transform_step(sizes: Sizes) -> Step:
+    """Read committed, produce, and commit the offsets in the same transaction."""
+
+    def measure(session: Session) -> dict[str, float]:
+        answer = _transform(session, "transform", sizes.transform, sizes.transform_each)
+        return throughput(answer, sizes.transform)
+
+    title = (
+        f"consume-transform-produce, {sizes.transform:,} × {RECORD_BYTES} B,"
+        f" {sizes.transform_each:,} a transaction"
+    )
+    return Step("transform", title, throughput_figures(None, CPU_TARGET), measure)
+
+
+def _commits(session: Session, name: str, commits: int, *, pipelined: bool) -> dict[str, float]:
+    topic = session.create_topic(f"commits-{name}-{'pipelined' if pipelined else 'one-by-one'}")
+    unmeasured = min(commits, 500)
+    return session.run(Commits(session.bootstrap, session.broker_pid, topic, commits, unmeasured, pipelined))
+
+
+def commit_steps(sizes: Sizes) -> list[Step]:
+    """By one member of a group: each after the one before, then all under way at once."""
+    return [
+        _commit_step(sizes.commits, pipelined=False),
+        _commit_step(sizes.commits, pipelined=True),
+    ]
+
+
+def _commit_step(commits: int, *, pipelined: bool) -> Step:
+    def measure(session: Session) -> dict[str, float]:
+        answer = _commits(session, "measured", commits, pipelined=pipelined)
+        values = {
+            "rate": commits / answer["wall_s"],
+            "broker_cpu": answer["broker_cpu_s"] / commits * MILLION,
+        }
+        return values if pipelined else {**values, "p50": answer["p50_us"]}
+
+    how = "all under way at once" if pipelined else "one after the other"
+    figures = [
+        Figure("rate", "offset commits", "commits/s", True),
+        Figure("broker_cpu", "broker CPU per million commits", "s", False),
+    ]
+    if not pipelined:
+        figures.append(Figure("p50", "time to acknowledgement, median", "µs", False))
+    variant = "pipelined" if pipelined else "one-by-one"
+    return Step("offset-commits", f"{commits:,} offset commits, {how}", figures, measure, variant)
+
+
+def rebalance_steps(sizes: Sizes) -> list[Step]:
+    """With the default heartbeat, by which members learn of a rebalance late, and with a quick one.
+
+    The first is what users wait for, most of it the client's; the second shows what the broker adds.
+    """
+    return [
+        _rebalance_step(sizes.rebalance_members, heartbeat_ms, cycles)
+        for heartbeat_ms, cycles in sizes.rebalances
+    ]
+
+
+def _rebalance_step(members: int, heartbeat_ms: int, cycles: int) -> Step:
+    partitions = members * PARTITIONS_PER_MEMBER
+
+    def measure(session: Session) -> dict[str, float]:
+        topic = session.create_topic(f"rebalance-{heartbeat_ms}", partitions)
+        answer = session.run(
+            Rebalance(session.bootstrap, session.broker_pid, topic, partitions, members, heartbeat_ms, cycles)
+        )
+        return {"joined": answer["joined_s"], "left": answer["left_s"]}
+
+    title = f"rebalance of {members} members, {partitions} partitions, heartbeat {heartbeat_ms:,} ms"
+    figures = [
+        Figure("joined", "last member joins until all consume", "s", False),
+        Figure("left", "last member leaves until all is consumed", "s", False),
+    ]
+    return Step("rebalance", title, figures, measure, str(heartbeat_ms))
