@@ -9,7 +9,9 @@ import pytest
 from gapless.core.groups import held, join
 from gapless.core.groups.group import GroupState
 from gapless.core.groups.state import GroupsState
+from gapless.wire.apis import ApiKey
 from gapless.wire.errors import ErrorCode
+from gapless.wire.messages import OffsetFetchRequest
 from tests.core.groups.crowd import SESSION_MS, Crowd, subscription
 
 
@@ -146,12 +148,59 @@ def test_a_long_client_id_makes_no_longer_member_id() -> None:
     assert member.heartbeat() is ErrorCode.NONE
 
 
-def test_protocols_that_repeat_count_once() -> None:
+def test_a_member_that_speaks_everything_is_charged_for_it() -> None:
     crowd = Crowd()
     stuffed = crowd.newcomer(protocols={f"p{number}": b"" for number in range(20_000)} | {"range": b""})
     stuffed.join()
     crowd.world.advance(0)
     assert stuffed.joining.error is ErrorCode.NONE
+    assert held_bytes(crowd) > 20_000 * 100
+
+
+def test_topics_without_end_are_charged_to_the_group() -> None:
+    crowd = Crowd()
+    (member,) = crowd.stable(1, protocols={"range": subscription(*(f"t{n}" for n in range(5000)))})
+    assert held_bytes(crowd) > 5000 * 100
+    member.leave()
+    assert crowd.delete("g") == [ErrorCode.NONE]
+    assert held_bytes(crowd) == 0
+
+
+def test_a_group_that_would_fit_into_no_record_takes_no_more_members() -> None:
+    """Kafka lets them all in and fails when it stores the generation, over and over."""
+    crowd = Crowd()
+    (modest,) = crowd.stable(1, protocols={"range": b"x" * 300_000})
+    second = crowd.newcomer(protocols={"range": b"x" * 600_000})
+    second.join()
+    third = crowd.newcomer(protocols={"range": b"x" * 300_000})
+    assert third.join().error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    modest.join()
+    assert second.joining.error is modest.joining.error is ErrorCode.NONE
+    modest.protocols = {"range": b"x" * 900_000}
+    assert modest.join().error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert second.heartbeat() is ErrorCode.NONE
+
+
+def test_asking_for_the_same_thing_a_thousand_times_gets_it_once() -> None:
+    """A small request must not make a reply of gigabytes."""
+    crowd = Crowd()
+    crowd.world.create_topic("t")
+    crowd.commit({("t", 0): 1}, metadata="x" * 4000)
+    group = OffsetFetchRequest.OffsetFetchRequestGroup
+    topic = group.OffsetFetchRequestTopics
+    asked = [
+        group(group_id="g", topics=[topic(name="t", partition_indexes=[0] * 1000)]),
+        *(group(group_id="g", topics=None) for _ in range(1000)),
+    ]
+    reply = crowd.ask(ApiKey.OFFSET_FETCH, 9, OffsetFetchRequest(groups=asked, require_stable=False)).reply
+    assert len(reply.groups) == 1
+    only = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=[0] * 1000)
+    body = OffsetFetchRequest(group_id="g", topics=[only], require_stable=False)
+    assert len(crowd.ask(ApiKey.OFFSET_FETCH, 5, body).reply.topics[0].partitions) == 1
+    assert len(crowd.describe(*["g"] * 1000)) == 1
+    end_offset = crowd.state().shard.partition.log.end_offset
+    crowd.delete_offsets(*[("t", 0)] * 1000)
+    assert crowd.state().shard.partition.log.end_offset == end_offset + 1
 
 
 @pytest.mark.parametrize("rebalance_ms", [-1, -(2**31), 0])

@@ -54,7 +54,7 @@ def describe_groups(node: Node, request: Request) -> Any | None:
     body: DescribeGroupsRequest = request.body
     answers: list[Described] = []
     parts: list[Part] = []
-    for group_id in body.groups:
+    for group_id in dict.fromkeys(body.groups):  # once each: a reply must not be larger than what is kept
         try:
             groups = find_groups(node, group_id, may_be_unnamed=True)
         except CoordinatorError as error:

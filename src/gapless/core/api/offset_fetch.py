@@ -58,7 +58,7 @@ def _fetch_of_many(node: Node, request: Request) -> Any | None:
     body: OffsetFetchRequest = request.body
     answers: list[GroupAnswer] = []
     parts: list[Part] = []
-    for asked in body.groups:
+    for asked in {asked.group_id: asked for asked in body.groups}.values():
         answer = GroupAnswer(group_id=asked.group_id, topics=[], error_code=0)
         answers.append(answer)
         try:
@@ -70,7 +70,7 @@ def _fetch_of_many(node: Node, request: Request) -> Any | None:
         for topic in _wanted(node, groups, asked, request):
             found = [
                 _find(groups, asked.group_id, topic, index, body.require_stable, PartitionAnswer)
-                for index in topic.partitions
+                for index in dict.fromkeys(topic.partitions)
             ]
             answer.topics.append(_topic_answer(topic, found))
         parts.append(Part(groups.shard, partial(_fail, answer)))
@@ -110,7 +110,7 @@ def _fetch_of_one(node: Node, request: Request) -> Any | None:
     for topic in _wanted(node, groups, body, request):
         found = [
             _find(groups, body.group_id, topic, index, stable, OnlyPartitionAnswer)
-            for index in topic.partitions
+            for index in dict.fromkeys(topic.partitions)
         ]
         message.topics.append(OnlyTopicAnswer(name=topic.name or "", partitions=found))
     return answer_together(node, request, message, [Part(groups.shard, fail)])

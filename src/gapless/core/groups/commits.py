@@ -162,11 +162,10 @@ def delete_offsets(groups: GroupsState, group_id: str, asked: Sequence[OffsetKey
         raise CoordinatorError(ErrorCode.NON_EMPTY_GROUP)
     else:
         subscribed = [group.subscribes_to(key.topic) for key in asked]
-    groups.shard.write(
-        [
-            offset_tombstone(key)
-            for key, in_use in zip(asked, subscribed, strict=True)
-            if not in_use and (groups.offsets.get(key) is not None or groups.offsets.is_pending(key))
-        ]
-    )
+    deleted = {
+        key: None
+        for key, in_use in zip(asked, subscribed, strict=True)
+        if not in_use and (groups.offsets.get(key) is not None or groups.offsets.is_pending(key))
+    }
+    groups.write_in_batches([offset_tombstone(key) for key in deleted])
     return [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if in_use else ErrorCode.NONE for in_use in subscribed]

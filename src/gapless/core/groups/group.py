@@ -11,13 +11,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gapless.core.contract import Request
-from gapless.core.groups.held import MEMBER_BYTES, PENDING_JOIN_BYTES, Held
+from gapless.core.groups.held import MEMBER_BYTES, NAME_BYTES, PENDING_JOIN_BYTES, Held
 from gapless.core.shard import CoordinatorError
 from gapless.core.timers import Timer
 from gapless.wire.errors import ErrorCode
 from gapless.wire.group_records import GroupValue, MemberValue, subscribed_topics
 
 CONSUMER_PROTOCOL = "consumer"
+
+MEMBER_RECORD_BYTES = 24
+"""Lengths and timeouts of one member in its group's record."""
 
 Protocols = dict[str, bytes]
 """The assignment protocols that a member speaks, the one it likes best first, with its metadata for each."""
@@ -53,8 +56,15 @@ class Member:
     @property
     def size_bytes(self) -> int:
         """About what it costs to keep this member."""
-        metadata = sum(len(name) + len(data) for name, data in self.protocols.items())
+        metadata = sum(NAME_BYTES + len(name) + len(data) for name, data in self.protocols.items())
         return MEMBER_BYTES + len(self.client_id) + 2 * len(self.member_id) + metadata + len(self.assignment)
+
+    @property
+    def stored_bytes(self) -> int:
+        """What this member may take in its group's record, without its assignment."""
+        names = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
+        metadata = max(map(len, self.protocols.values()), default=0)
+        return MEMBER_RECORD_BYTES + sum(len(name.encode()) for name in names) + metadata
 
 
 class Group:
@@ -75,6 +85,7 @@ class Group:
         self.pending_joins: dict[str, Timer] = {}
         self.unsynced: dict[str, None] = {}
         self.joined = 0
+        self.stored_bytes = 0
         self.initial = False
         self.member_added = False
         self.join_timer: Timer | None = None
@@ -108,13 +119,14 @@ class Group:
 
     def _count_again(self) -> None:
         self._speakers = {}
+        self.stored_bytes = 0
         self.static_ids = {}
         for member in self.members.values():
             self._count(member, 1)
             if member.instance_id is not None:
                 self.static_ids[member.instance_id] = member.member_id
         self.joined = sum(member.joining is not None for member in self.members.values())
-        self.subscribed = self._subscribed_topics()
+        self._note_subscribed()
 
     def as_value(self, assignments: dict[str, bytes], now_ms: int) -> GroupValue:
         """The record of the present generation with these assignments."""
@@ -209,6 +221,7 @@ class Group:
         return True
 
     def _count(self, member: Member, change: int) -> None:
+        self.stored_bytes += change * member.stored_bytes
         speakers = self._speakers
         for name in member.protocols:
             speakers[name] = speakers.get(name, 0) + change
@@ -272,7 +285,7 @@ class Group:
         """All who take part are known: the leader is to tell what each of them does."""
         self.generation += 1
         self.protocol = self.choose_protocol()
-        self.subscribed = self._subscribed_topics()
+        self._note_subscribed()
         self.enter(GroupState.COMPLETING, now_ms)
         self.unsynced = dict.fromkeys(self.members)
 
@@ -281,6 +294,19 @@ class Group:
         if self.subscribed is None:
             return self.protocol_type == CONSUMER_PROTOCOL
         return topic in self.subscribed
+
+    def _note_subscribed(self) -> None:
+        self._held.grow(-NAME_BYTES * len(self.subscribed or ()))
+        self.subscribed = self._subscribed_topics()
+        self._held.grow(NAME_BYTES * len(self.subscribed or ()))
+
+    def forget(self) -> None:
+        """The group is no longer kept here."""
+        self._held.grow(-NAME_BYTES * len(self.subscribed or ()))
+        for member in self.members.values():
+            self._held.grow(-member.size_bytes)
+        self.members.clear()
+        self.subscribed = None
 
     def _subscribed_topics(self) -> frozenset[str] | None:
         if self.protocol_type != CONSUMER_PROTOCOL:

@@ -9,6 +9,8 @@ GROUP_BYTES = 1500
 MEMBER_BYTES = 1500
 PENDING_JOIN_BYTES = 700
 OFFSET_BYTES = 500
+NAME_BYTES = 150
+"""A name in a collection: a protocol that a member speaks, a topic that a group subscribes to."""
 
 MAX_PENDING_JOINS = 10_000
 """Member ids handed out in one group and not come back yet; past it the oldest is forgotten."""

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 FIRST_VERSION_WITH_ID_FIRST = 4
 CLIENT_ID_CHARS_IN_MEMBER_ID = 255
+RECORD_ROOM_BYTES = 1024
+"""For what a group's record says besides its members."""
 
 
 class _Join:
@@ -137,6 +139,13 @@ def _has_room(groups: GroupsState, group: Group, member_id: str) -> bool:
     return member is not None or len(group.members) < max_size
 
 
+def _check_fits(asked: _Join, group: Group, more_bytes: int) -> None:
+    """A generation must fit into one record: who would make it too large is not let in."""
+    limit_bytes = asked.groups.shard.partition.config.max_message_bytes
+    if group.stored_bytes + more_bytes > limit_bytes - RECORD_ROOM_BYTES:
+        raise CoordinatorError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+
+
 def _turn_away(asked: _Join, group: Group) -> None:
     group.remove_pending(asked.member_id)
     member = group.members.get(asked.member_id)
@@ -157,6 +166,7 @@ def _join_as_stranger(asked: _Join, group: Group) -> None:
             _take_static_place(asked, group, former, member_id)
             return
     elif asked.request.header.api_version >= FIRST_VERSION_WITH_ID_FIRST:
+        _check_fits(asked, group, asked.as_member(member_id).stored_bytes)
         _give_id(asked, group, member_id)
         return
     _come_in(asked, group, member_id)
@@ -182,6 +192,7 @@ def _never_came_back(groups: GroupsState, group: Group, member_id: str) -> None:
 def _come_in(asked: _Join, group: Group, member_id: str) -> None:
     group.remove_pending(member_id)
     member = asked.as_member(member_id)
+    _check_fits(asked, group, member.stored_bytes)
     group.member_added = group.initial
     group.add(member, asked.protocol_type)
     is_alive(asked.groups, group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
@@ -209,13 +220,19 @@ def _join_with_id(asked: _Join, group: Group) -> None:
         is_alive(asked.groups, group, member)
         asked.answer(joined(asked.request, group, member))
     else:
+        _check_growth(asked, group, member)
         _join_again(asked, group, member)
         rebalance_or_complete(asked.groups, group)
 
 
-def _join_again(asked: _Join, group: Group, member: Member) -> None:
+def _check_growth(asked: _Join, group: Group, member: Member) -> None:
+    """Whether there is room for all that a member now says of itself."""
     if sum(map(len, asked.protocols.values())) > sum(map(len, member.protocols.values())):
         asked.groups.check_room()
+        _check_fits(asked, group, max(map(len, asked.protocols.values())))
+
+
+def _join_again(asked: _Join, group: Group, member: Member) -> None:
     group.update(member, asked.protocols, asked.rebalance_timeout_ms, asked.session_timeout_ms)
     if member.joining is not None:  # on a connection that it has given up
         abandoned = join_reply(member.joining, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
@@ -226,6 +243,7 @@ def _join_again(asked: _Join, group: Group, member: Member) -> None:
 def _take_static_place(asked: _Join, group: Group, former: Member, member_id: str) -> None:
     """A static member was restarted. In a stable group its place is kept, and nobody notices."""
     groups = asked.groups
+    _check_growth(asked, group, former)
     if group.state is GroupState.STABLE:
         group.update(former, asked.protocols, asked.rebalance_timeout_ms, asked.session_timeout_ms)
         if group.choose_protocol() == group.protocol:

@@ -103,8 +103,7 @@ def dissolve(groups: GroupsState, group: Group, error: ErrorCode) -> None:
         group.remove_pending(member_id)
     for member in group.members.values():
         _let_go(groups, member, error)
-        groups.held.grow(-member.size_bytes)
-    group.members.clear()
+    group.forget()
 
 
 # -------------------------------------------------------------------------------------- the round of joins
