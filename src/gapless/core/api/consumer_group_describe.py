@@ -38,7 +38,7 @@ Assignment = DescribedMember.Assignment
 def consumer_group_describe(node: Node, request: Request) -> Any | None:
     answers: list[Any] = []
     parts: list[Part] = []
-    for group_id in request.body.group_ids:
+    for group_id in dict.fromkeys(request.body.group_ids):  # once each, however often it is asked for
         try:
             groups = find_groups(node, group_id)
             answer = _describe(node, groups, group_id)

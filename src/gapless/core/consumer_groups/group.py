@@ -89,6 +89,9 @@ class ConsumerGroup:
         self.static_ids: dict[str, str] = {}
         self.image_version = -1
         """The cluster's shape that subscriptions were last resolved against."""
+        self.subscribed: dict[str, None] = {}
+        self.subscribed_for = (-1, -1)
+        """The topics that members want, and the epoch and cluster's shape for which that was found out."""
         self._owners: dict[UUID, dict[int, str]] = {}
         self._held = held
         held.grow(GROUP_BYTES + len(group_id))

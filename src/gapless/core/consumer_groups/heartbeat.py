@@ -235,14 +235,8 @@ class _Heartbeat:
     def handle(self) -> Answer:
         subscription = self._subscription()
         self._write_member(subscription)
-        subscriptions = {
-            each.member_id: each.subscription
-            for each in self._group.members.values()
-            if each is not self._replaced
-        }
-        subscriptions[self._member_id] = subscription
-        epoch = self._next_epoch(subscriptions)
-        target = self._target(epoch, subscriptions)
+        epoch = self._next_epoch(subscription)
+        target = self._target(epoch, subscription)
         following = reconcile(
             self._current,
             epoch,
@@ -303,13 +297,23 @@ class _Heartbeat:
             self._before.regex,
         )
 
-    def _next_epoch(self, subscriptions: dict[str, Subscription]) -> int:
+    def _all_subscriptions(self, own: Subscription) -> dict[str, Subscription]:
+        """What all members want, the sender of this heartbeat included."""
+        subscriptions = {
+            each.member_id: each.subscription
+            for each in self._group.members.values()
+            if each is not self._replaced
+        }
+        subscriptions[self._member_id] = own
+        return subscriptions
+
+    def _next_epoch(self, subscription: Subscription) -> int:
         """The group's epoch: a new one if the members, what they want, or the topics have changed."""
         group = self._group
         is_due = self._is_new or self._wants_others
         if not is_due and group.image_version == self._groups.node.image.version:
             return group.epoch
-        metadata_hash = digest(all_topics(self._wanted(subscriptions)))
+        metadata_hash = digest(all_topics(self._wanted(self._all_subscriptions(subscription))))
         if not is_due and metadata_hash == group.metadata_hash:
             return group.epoch
         value = GroupEpoch(group.epoch + 1, metadata_hash)
@@ -320,14 +324,15 @@ class _Heartbeat:
         resolver = Resolver(self._groups.node.image)
         return {member_id: resolver.topics(each) for member_id, each in subscriptions.items()}
 
-    def _target(self, epoch: int, subscriptions: dict[str, Subscription]) -> Assigned:
+    def _target(self, epoch: int, subscription: Subscription) -> Assigned:
         """What the member is to have; made anew for all members if the group has moved on."""
-        group = self._group
-        before = dict(group.targets)
-        if self._replaced is not None:
-            before[self._member_id] = before.pop(self._replaced.member_id, {})
+        group, old = self._group, self._replaced
         if epoch <= group.target_epoch:
-            return before.get(self._member_id, {})
+            return group.targets.get(self._member_id if old is None else old.member_id, {})
+        before = dict(group.targets)
+        if old is not None:
+            before[self._member_id] = before.pop(old.member_id, {})
+        subscriptions = self._all_subscriptions(subscription)
         wanted = self._wanted(subscriptions)
         spec = Spec(
             members={each: tuple(t.topic_id for t in topics) for each, topics in wanted.items()},

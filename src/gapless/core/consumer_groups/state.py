@@ -140,9 +140,13 @@ class ConsumerGroups:
 
     def subscribes_to(self, group: ConsumerGroup, topic: str) -> bool:
         """Whether a member of the group wants this topic."""
-        resolver = Resolver(self._shared.node.image)
-        return any(
-            topic in member.subscription.topics
-            or any(each.name == topic for each in resolver.topics(member.subscription))
-            for member in group.members.values()
-        )
+        image = self._shared.node.image
+        known_for = (group.epoch, image.version)  # whoever wants something else begins a new epoch
+        if group.subscribed_for != known_for:
+            resolver = Resolver(image)
+            topics: dict[str, None] = {}
+            for member in group.members.values():
+                topics.update(dict.fromkeys(member.subscription.topics))
+                topics.update((each.name, None) for each in resolver.topics(member.subscription))
+            group.subscribed, group.subscribed_for = topics, known_for
+        return topic in group.subscribed
