@@ -77,10 +77,8 @@ def transform_step(sizes: Sizes) -> Step:
         answer = _transform(session, "transform", sizes.transform, sizes.transform_each)
         return throughput(answer, sizes.transform)
 
-    title = (
-        f"consume-transform-produce, {sizes.transform:,} × {RECORD_BYTES} B,"
-        f" {sizes.transform_each:,} a transaction"
-    )
+    transactions = -(-sizes.transform // sizes.transform_each)
+    title = f"consume-transform-produce, {transactions:,} × {sizes.transform_each:,} records"
     return Step("transform", title, throughput_figures(None, CPU_TARGET), measure)
 
 
