@@ -136,6 +136,18 @@ def test_new_partitions_and_new_topics_are_shared_out() -> None:
     assert sorted(topic_id == later for topic_id, _ in first.owned) == [False, False, False, True]
 
 
+def test_a_large_group_pauses_between_two_assignments() -> None:
+    company = Company(partitions=1200)
+    first, second = company.member("a"), company.member("b")
+    first.join()
+    second.join()
+    assert (second.epoch, second.partitions) == (1, [])
+    assert company.newer().state is GroupState.ASSIGNING
+    company.world.advance(1201 // 12)
+    company.settle_down(first, second)
+    assert len(first.owned) == len(second.owned) == 600
+
+
 def test_a_changed_subscription_is_followed() -> None:
     company = Company()
     other = company.world.create_topic("other", 2)

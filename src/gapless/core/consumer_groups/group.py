@@ -89,6 +89,8 @@ class ConsumerGroup:
         self.static_ids: dict[str, str] = {}
         self.image_version = -1
         """The cluster's shape that subscriptions were last resolved against."""
+        self.assign_after_ms = 0
+        """Not before that time is a large group assigned anew."""
         self.subscribed: dict[str, None] = {}
         self.subscribed_for = (-1, -1)
         """The topics that members want, and the epoch and cluster's shape for which that was found out."""

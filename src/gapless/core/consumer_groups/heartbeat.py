@@ -39,6 +39,12 @@ MAX_SUBSCRIPTION_BYTES = 256 * 1024
 """The largest record that a member may make of what it says of itself."""
 
 
+SMALL_ENOUGH = 600
+"""A group with no more members and partitions than that is assigned anew with every change."""
+ASSIGNED_PER_MS = 12
+"""A larger one pauses after it was, in proportion to its size, so that it leaves time for others."""
+
+
 class Answer(NamedTuple):
     """What a member is told; no assignment if that has not changed."""
 
@@ -158,6 +164,7 @@ class _Heartbeat:
         self._member_id: str = self._body.member_id or str(groups.node.new_uuid())
         self._replaced: Member | None = None
         self._is_new = False
+        self._pause_ms = 0
         self._before, self._current = self._find_member()
 
     # ------------------------------------------------------------------------------------------- who it is
@@ -236,10 +243,10 @@ class _Heartbeat:
         subscription = self._subscription()
         self._write_member(subscription)
         epoch = self._next_epoch(subscription)
-        target = self._target(epoch, subscription)
+        target_epoch, target = self._target(epoch, subscription)
         following = reconcile(
             self._current,
-            epoch,
+            target_epoch,
             target,
             self._told,
             lambda topic_id, partition: self._is_taken(self._group.owner(topic_id, partition)),
@@ -324,11 +331,12 @@ class _Heartbeat:
         resolver = Resolver(self._groups.node.image)
         return {member_id: resolver.topics(each) for member_id, each in subscriptions.items()}
 
-    def _target(self, epoch: int, subscription: Subscription) -> Assigned:
-        """What the member is to have; made anew for all members if the group has moved on."""
+    def _target(self, epoch: int, subscription: Subscription) -> tuple[int, Assigned]:
+        """What the member is to have, and since which epoch; made anew for all if the group has moved on."""
         group, old = self._group, self._replaced
-        if epoch <= group.target_epoch:
-            return group.targets.get(self._member_id if old is None else old.member_id, {})
+        if epoch <= group.target_epoch or self._groups.node.now_ms < group.assign_after_ms:
+            member_id = self._member_id if old is None else old.member_id
+            return group.target_epoch, group.targets.get(member_id, {})
         before = dict(group.targets)
         if old is not None:
             before[self._member_id] = before.pop(old.member_id, {})
@@ -345,13 +353,17 @@ class _Heartbeat:
             if target != before.get(member_id):
                 self._records.append(records.target(group.group_id, member_id, target))
         self._records.append(records.target_epoch(group.group_id, epoch))
-        return targets[self._member_id]
+        size = len(targets) + sum(spec.partitions.values())
+        self._pause_ms = 0 if size <= SMALL_ENOUGH else size // ASSIGNED_PER_MS
+        return epoch, targets[self._member_id]
 
     def _commit(self, following: CurrentAssignment) -> None:
         consumer_groups = self._groups.consumer_groups
         self._groups.write_in_batches(self._records)
         group = consumer_groups.groups[self._group.group_id]
         group.image_version = self._groups.node.image.version
+        if self._pause_ms:
+            group.assign_after_ms = self._groups.node.now_ms + self._pause_ms
         member = group.members[self._member_id]
         consumer_groups.show_alive(group, member)
         if following != self._current:
