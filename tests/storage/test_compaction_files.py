@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless.core.log import Cleaning, LogConfig
+from gapless.core.log import Cleaning, LogConfig, LogFailed
 from gapless.storage import FileLog, FileLogStore, compaction, disk
 from gapless.storage.disk import Disk
 from gapless.testing.apache_kafka import kafka_tool
@@ -134,6 +134,32 @@ def test_an_exchange_that_was_cut_short_is_completed_with_its_aborted_transactio
     bases = [info.base_offset for info in log.segments()]
     again, found = opened(folder)
     assert len(found.segments()) < len(bases), "the sources that were merged are gone"
+    again.close()
+
+
+def test_a_failed_exchange_takes_the_log_offline_and_a_restart_completes_it(
+    store: FileLogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = dirty_log(store)
+    before = survivors(log)
+    rename = disk.rename
+
+    def fail(old: str, new: str) -> None:
+        if old.endswith(".index.swap"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(old, new)
+
+    monkeypatch.setattr(disk, "rename", fail)
+    cleaning = log.begin_cleaning(plan(log))
+    with pytest.raises(LogFailed, match="compacted segments"):
+        finish(cleaning)
+    monkeypatch.setattr(disk, "rename", rename)
+    with pytest.raises(LogFailed):
+        put(log, ("k", "refused"))
+    again, found = opened(crashed_copy(store, tmp_path / "crashed"))
+    assert set(survivors(found)) <= set(before)
+    assert latest_of(survivors(found)) == latest_of(before)
+    assert found.recovery.reason is None
     again.close()
 
 

@@ -24,7 +24,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import NamedTuple, Protocol, TypeVar
 
-from gapless.core.log import AbortedTransaction, CleaningPlan
+from gapless.core.log import AbortedTransaction, CleaningPlan, LogFailed
 from gapless.storage import disk, rules
 from gapless.storage.aborted import encode_aborted
 from gapless.storage.disk import Disk
@@ -299,6 +299,9 @@ class FileCleaning:
         except (OSError, DamagedLog) as error:
             logger.warning("compaction is given up for now: %s", error)
             self.abandon()
+        except LogFailed:
+            self.abandon()
+            raise
         return self._is_over
 
     def abandon(self) -> None:

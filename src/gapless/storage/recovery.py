@@ -40,6 +40,7 @@ from gapless.storage.snapshots import SUFFIX as SNAPSHOT_SUFFIX
 logger = logging.getLogger("gapless.storage")
 
 _NUMBERED = re.compile(r"(\d{20})(\.\w+)", re.ASCII)
+_COPY = re.compile(rf"\d{{20}}{re.escape(LOG_SUFFIX + SWAP_SUFFIX)}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ class Loader:
 
     def _finish_exchanges(self, files: dict[str, int]) -> bool:
         """Put copies that compaction had completed in the place of their sources; whether there were any."""
-        copies = [name for name in files if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
+        copies = [name for name in files if _COPY.fullmatch(name)]
         for name in copies:
             base = int(name[:20])
             copy = Segment(self._directory, base, 0, self._cache, self._probes, SWAP_SUFFIX)
