@@ -96,7 +96,7 @@ def run(
         "took_s": round(time.monotonic() - began_s),
         "small": sizes != FULL,
         "sizes": asdict(sizes),
-        **({"clients": programme.notes} if programme.notes else {}),
+        **({"stated": programme.notes} if programme.notes else {}),
     }
     return report.Results(machine.describe(with_peer=with_peer), settings, harness.cells, rows)
 

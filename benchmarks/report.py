@@ -140,8 +140,8 @@ def markdown(results: Results) -> str:
         f"| {cell.step.title}: {cell.figure.label} | {' | '.join(_columns(cell))} | {cell.verdict()} |"
         for cell in results.cells
     ]
-    if clients := results.settings.get("clients"):
-        lines += ["", "Clients: " + ", ".join(f"`{key}` {value}" for key, value in clients.items()) + "."]
+    if stated := results.settings.get("stated"):
+        lines += ["", "Settings: " + ", ".join(f"`{key}` {value}" for key, value in stated.items()) + "."]
     if results.log_sizes:
         headings = " | ".join(heading for heading, *_ in _COUNTERS)
         lines += [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.scenarios.coordination import (
-    CLIENT_SETTINGS,
+    STATED_SETTINGS,
     commit_steps,
     coordination_warm_up,
     rebalance_steps,
@@ -33,7 +33,7 @@ class Programme:
     """Each is one life of each broker in each round."""
     with_log_size: bool = False
     notes: dict[str, str | int] = field(default_factory=dict)
-    """What a reader of the report must know of the clients' settings."""
+    """What a reader of the report must know of the clients' and brokers' settings."""
 
     def names(self, sizes: Sizes = FULL) -> list[str]:
         """What `--only` accepts of it, apart from its own name."""
@@ -69,7 +69,7 @@ def _coordination(sizes: Sizes) -> list[Suite]:
 
 PROGRAMMES: Sequence[Programme] = (
     Programme("broker", 5, _broker, with_log_size=True),
-    Programme("coordination", 3, _coordination, notes=CLIENT_SETTINGS),
+    Programme("coordination", 3, _coordination, notes=STATED_SETTINGS),
 )
 
 

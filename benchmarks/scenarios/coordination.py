@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.clients.jobs import Commits, Produce, Rebalance, Transactions, Transform
+from benchmarks.clients.jobs import Commits, Connections, Produce, Rebalance, Transactions, Transform
 from benchmarks.scenarios.step import MILLION, Figure, Step, throughput, throughput_figures
+from benchmarks.scenarios.transfer import WARM_UP_CONNECTIONS
 from benchmarks.session import Session
 from benchmarks.sizes import Sizes
 from benchmarks.statistics import at_least, at_most
@@ -13,7 +14,8 @@ CPU_TARGET = at_most(0.5)
 RECORD_BYTES = 100
 PARTITIONS_PER_MEMBER = 2
 
-CLIENT_SETTINGS: dict[str, str | int] = {
+# Defaults of librdkafka, and the one setting of the brokers on which the time of a rebalance hangs.
+STATED_SETTINGS: dict[str, str | int] = {
     "session.timeout.ms": 45_000,
     "group.protocol": "classic",
     "partition.assignment.strategy": "range,roundrobin",
@@ -22,17 +24,20 @@ CLIENT_SETTINGS: dict[str, str | int] = {
 
 
 def coordination_warm_up(sizes: Sizes) -> Step:
-    """A part of all that is measured, for the JIT compiler of the other side; ours gets the same.
+    """All that is measured, for the JIT compiler of the other side (see `warm_up`); ours gets the same.
 
     The first use of a group or a transaction also makes the topics that keep them.
     """
 
     def measure(session: Session) -> dict[str, float]:
+        bootstrap, pid, requests = session.bootstrap, session.broker_pid, sizes.warm_up_requests // 2
+        topic = session.create_topic("warm-up-requests")
+        session.run(Connections(bootstrap, pid, topic, WARM_UP_CONNECTIONS, requests, 10, RECORD_BYTES))
         for records_each, transactions in sizes.transactions:
-            _transactions(session, f"warm-up-{records_each}", transactions // 2 + 1, records_each)
-        _transform(session, "warm-up", max(sizes.transform // 4, 1), sizes.transform_each)
-        for pipelined in (False, True):
-            _commits(session, "warm-up", sizes.commits // 2 + 1, pipelined=pipelined)
+            _transactions(session, f"warm-up-{records_each}", transactions, records_each)
+        _transform(session, "warm-up", sizes.transform // 2, sizes.transform_each)
+        _commits(session, "warm-up", sizes.commits, pipelined=False)
+        _commits(session, "warm-up", 2 * sizes.commits, pipelined=True)
         return {}
 
     return Step("coordination-warm-up", "warm-up", (), measure)
