@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import Future
+from functools import partial
 from typing import Annotated
 
 import typer
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from gapless.cli.connection import BootstrapOption, ClientConfigOption, Connection, in_words
 from gapless.cli.group import examples
-from gapless.cli.groups.ask import ANSWER_TIMEOUT_S
+from gapless.cli.groups.ask import ANSWER_TIMEOUT_S, patiently
 from gapless.cli.output import note, say
 from gapless.errors import ExitCode, UsageError
 
@@ -33,15 +36,19 @@ def delete(
         _confirm(names, connection.bootstrap)
     admin = connection.admin()
     failed = False
-    for name, deleted in admin.delete_consumer_groups(names, request_timeout=ANSWER_TIMEOUT_S).items():
+    for name in dict.fromkeys(names):
         try:
-            deleted.result()
+            patiently(partial(_delete, admin, name))
             say(f"deleted {name}")
         except KafkaException as error:
             failed = True
             cause: KafkaError = error.args[0]
             note(f"gapless: cannot delete {name}: {REASONS.get(cause.code()) or in_words(cause)}")
     return ExitCode.FAILED if failed else ExitCode.OK
+
+
+def _delete(admin: AdminClient, name: str) -> Future[None]:
+    return admin.delete_consumer_groups([name], request_timeout=ANSWER_TIMEOUT_S)[name]
 
 
 def _confirm(names: list[str], bootstrap: str) -> None:

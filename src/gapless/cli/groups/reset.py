@@ -24,6 +24,7 @@ from gapless.cli.groups.ask import (
     ask_committed,
     ask_group,
     partitions_of,
+    patiently,
     state_of,
 )
 from gapless.cli.output import note, say, say_json, say_table
@@ -169,7 +170,9 @@ def _commit(admin: AdminClient, name: str, targets: Mapping[Partition, int]) -> 
     offsets = [TopicPartition(*place, offset) for place, offset in targets.items()]
     asked = [ConsumerGroupTopicPartitions(name, offsets)]
     with kafka_errors(f"cannot reset {name}"):
-        answer = admin.alter_consumer_group_offsets(asked, request_timeout=ANSWER_TIMEOUT_S)[name].result()
+        answer = patiently(
+            lambda: admin.alter_consumer_group_offsets(asked, request_timeout=ANSWER_TIMEOUT_S)[name]
+        )
     failed: list[Any] = [each for each in answer.topic_partitions if each.error is not None]
     if failed:
         first = failed[0]
