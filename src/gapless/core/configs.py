@@ -302,9 +302,7 @@ _OWN_BROKER_KEYS = _table(
     ),
     Key("group.consumer.heartbeat.interval.ms", Kind.INT, "5000", "How often members are heard.", at_least=1),
     Key("group.consumer.max.size", Kind.INT, str(INT_MAX), "The most members of such a group.", at_least=1),
-    Key(
-        "group.consumer.session.timeout.ms", Kind.INT, "45000", "How long a member may be silent.", at_least=1
-    ),
+    Key("group.consumer.session.timeout.ms", Kind.INT, "45000", "How long it may be silent.", at_least=1),
     Key(
         "group.coordinator.state.max.bytes",
         Kind.LONG,
