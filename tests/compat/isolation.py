@@ -1,11 +1,13 @@
-"""Reading with and without regard to transactions, by every client."""
+"""Reading with and without regard to transactions, by every client; and what a group has committed."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from aiokafka import TopicPartition as AioPlace
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
 from kafka import TopicPartition as KafkaPythonPlace
 
 from .clients import ANSWER_TIMEOUT_S, Client, Deadline
@@ -14,6 +16,8 @@ from .clients.confluent import Confluent
 from .clients.java import JavaClient
 from .clients.kafka_python import KafkaPython
 from .clients.kcat import Kcat
+
+NewName = Callable[[], str]
 
 
 def read_isolated(client: Client, bootstrap: str, topic: str, count: int, *, committed: bool) -> list[bytes]:
@@ -55,3 +59,39 @@ async def _read_aio(client: Aiokafka, topic: str, count: int, level: str) -> lis
         consumer.assign([place])
         consumer.seek(place, 0)
         return [(await consumer.getone(place)).value for _ in range(count)]
+
+
+def values(bootstrap: str, topic: str, partition: int = 0, *, committed: bool = True) -> list[bytes]:
+    """What a librdkafka consumer delivers up to the end."""
+    found: list[bytes] = []
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "never-joined",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        deadline = Deadline(f"end of {topic}")
+        while deadline.open():
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            if message.error() is not None:
+                return found
+            found.append(message.value() or b"")
+    finally:
+        consumer.close()
+    return found
+
+
+def committed_offset(bootstrap: str, group: str, topic: str) -> int:
+    """A group's offset in partition 0; negative if it has committed none."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    asked = [ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])]
+    (answer,) = admin.list_consumer_group_offsets(asked).values()
+    (found,) = answer.result(ANSWER_TIMEOUT_S).topic_partitions
+    return int(found.offset)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient
 
-from .clients import ANSWER_TIMEOUT_S, Deadline, eventually
+from .clients import eventually
 from .clients.java import JavaClient
 from .conftest import CLIENTS, MakeClient, NewTopic
-from .isolation import read_isolated
+from .isolation import NewName, committed_offset, read_isolated, values
 from .transactors import Fenced, MakeTransactor, Transactor
 from .transactors.aio import AiokafkaTransactor
 from .transactors.confluent import ConfluentTransactor
@@ -23,8 +20,6 @@ from .transactors.java import JavaTransactor
 from .transactors.kafka_python import KafkaPythonTransactor
 
 TRANSACTORS = ("confluent", "kafka-python", "aiokafka", "java-4.3", "java-3.9")
-
-NewId = Callable[[], str]
 
 
 @pytest.fixture
@@ -57,55 +52,17 @@ def on_embedded(request: pytest.FixtureRequest) -> bool:
     return bool(name == "embedded")
 
 
-@pytest.fixture(scope="session")
-def new_id() -> NewId:
-    numbers = itertools.count()
-    return lambda: f"transactions-{os.getpid()}-{next(numbers)}"
-
-
-def values(bootstrap: str, topic: str, partition: int = 0, *, committed: bool = True) -> list[bytes]:
-    """What a librdkafka consumer delivers up to the end."""
-    found: list[bytes] = []
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "never-joined",
-            "isolation.level": "read_committed" if committed else "read_uncommitted",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-        }
-    )
-    try:
-        consumer.assign([TopicPartition(topic, partition, 0)])
-        deadline = Deadline(f"end of {topic}")
-        while deadline.open():
-            message = consumer.poll(0.5)
-            if message is None:
-                continue
-            if message.error() is not None:
-                return found
-            found.append(message.value() or b"")
-    finally:
-        consumer.close()
-    return found
-
-
-def committed_offset(bootstrap: str, group: str, topic: str) -> int:
-    """A group's offset in partition 0; negative if it has committed none."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    asked = [ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])]
-    (answer,) = admin.list_consumer_group_offsets(asked).values()
-    (found,) = answer.result(ANSWER_TIMEOUT_S).topic_partitions
-    return int(found.offset)
-
-
 @pytest.mark.parametrize("name", TRANSACTORS)
 def test_commits_show_in_all_partitions_and_aborts_nowhere(
-    name: str, make_transactor: MakeTransactor, new_id: NewId, new_topic: NewTopic, bootstrap: str
+    name: str,
+    make_transactor: MakeTransactor,
+    topic_name: NewName,
+    new_topic: NewTopic,
+    bootstrap: str,
 ) -> None:
     """Claim C8."""
     topic = new_topic(partitions=2)
-    transactor = make_transactor(name, new_id())
+    transactor = make_transactor(name, topic_name())
     for number in range(6):
         transactor.begin()
         for partition in (0, 1):
@@ -126,13 +83,13 @@ def test_every_client_reads_what_is_committed_and_can_read_all(
     name: str,
     make_transactor: MakeTransactor,
     make_client: MakeClient,
-    new_id: NewId,
+    topic_name: NewName,
     new_topic: NewTopic,
     bootstrap: str,
 ) -> None:
     """Claim C8; two transactions run side by side, and one stays open."""
     topic = new_topic()
-    first, second = make_transactor("confluent", new_id()), make_transactor("confluent", new_id())
+    first, second = make_transactor("confluent", topic_name()), make_transactor("confluent", topic_name())
     for transactor in (first, second):
         transactor.begin()
     first.send(topic, 0, b"first, committed")
@@ -164,11 +121,15 @@ def test_every_client_reads_what_is_committed_and_can_read_all(
 
 @pytest.mark.parametrize("name", TRANSACTORS)
 def test_offsets_are_part_of_the_transaction(
-    name: str, make_transactor: MakeTransactor, new_id: NewId, new_topic: NewTopic, bootstrap: str
+    name: str,
+    make_transactor: MakeTransactor,
+    topic_name: NewName,
+    new_topic: NewTopic,
+    bootstrap: str,
 ) -> None:
     """Claim C8: consume, transform, produce, with the position in the same transaction."""
-    source, target, group = new_topic(), new_topic(), new_id()
-    transactor = make_transactor(name, new_id())
+    source, target, group = new_topic(), new_topic(), topic_name()
+    transactor = make_transactor(name, topic_name())
     transactor.begin()
     transactor.send(target, 0, b"result")
     transactor.send_offset(group, source, 0, 5)
@@ -184,10 +145,14 @@ def test_offsets_are_part_of_the_transaction(
 
 @pytest.mark.parametrize("name", TRANSACTORS)
 def test_a_restarted_producer_fences_its_zombie(
-    name: str, make_transactor: MakeTransactor, new_id: NewId, new_topic: NewTopic, bootstrap: str
+    name: str,
+    make_transactor: MakeTransactor,
+    topic_name: NewName,
+    new_topic: NewTopic,
+    bootstrap: str,
 ) -> None:
     """Claim C8: what the zombie had begun is aborted, and it can neither write nor commit any more."""
-    topic, transactional_id = new_topic(), new_id()
+    topic, transactional_id = new_topic(), topic_name()
     zombie = make_transactor(name, transactional_id)
     zombie.begin()
     zombie.send(topic, 0, b"of the zombie")
@@ -204,10 +169,14 @@ def test_a_restarted_producer_fences_its_zombie(
 
 @pytest.mark.parametrize("name", TRANSACTORS)
 def test_a_crashed_producers_transaction_is_aborted_by_its_successor_of_another_kind(
-    name: str, make_transactor: MakeTransactor, new_id: NewId, new_topic: NewTopic, bootstrap: str
+    name: str,
+    make_transactor: MakeTransactor,
+    topic_name: NewName,
+    new_topic: NewTopic,
+    bootstrap: str,
 ) -> None:
     """Claims C6, C8: the transactional id outlives the session, and the client."""
-    topic, transactional_id = new_topic(), new_id()
+    topic, transactional_id = new_topic(), topic_name()
     make = {True: "java-4.3", False: "confluent"}
     crashed = make_transactor(name, transactional_id)
     crashed.begin()
@@ -224,7 +193,7 @@ def test_a_crashed_producers_transaction_is_aborted_by_its_successor_of_another_
 def test_a_transaction_that_takes_too_long_is_aborted(
     name: str,
     make_transactor: MakeTransactor,
-    new_id: NewId,
+    topic_name: NewName,
     new_topic: NewTopic,
     bootstrap: str,
     on_embedded: bool,
@@ -232,11 +201,11 @@ def test_a_transaction_that_takes_too_long_is_aborted(
     if not on_embedded:
         pytest.skip("Apache Kafka looks for them every ten seconds only")
     topic = new_topic()
-    slow = make_transactor(name, new_id(), timeout_ms=1000)
+    slow = make_transactor(name, topic_name(), timeout_ms=1000)
     slow.begin()
     slow.send(topic, 0, b"too slow")
     slow.flush()
-    other = make_transactor("confluent", new_id())
+    other = make_transactor("confluent", topic_name())
     other.begin()
     other.send(topic, 0, b"in time")
     other.commit()

@@ -16,8 +16,15 @@ _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PR
 class ConfluentTransactor:
     name = "confluent"
 
-    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        transactional_id: str,
+        timeout_ms: int,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> None:
         self._bootstrap = bootstrap
+        self._answer_timeout_s = answer_timeout_s
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -53,11 +60,11 @@ class ConfluentTransactor:
 
     def commit(self) -> None:
         with _fencing():
-            self._producer.commit_transaction(ANSWER_TIMEOUT_S)
+            self._producer.commit_transaction(self._answer_timeout_s)
 
     def abort(self) -> None:
         with _fencing():
-            self._producer.abort_transaction(ANSWER_TIMEOUT_S)
+            self._producer.abort_transaction(self._answer_timeout_s)
 
     def close(self) -> None:
         del self._producer

@@ -1,4 +1,4 @@
-"""Claim C8: writes to several partitions are visible together or not at all, if one reads what is committed."""
+"""Claim C8: writes to several partitions are visible together or not at all."""
 
 from __future__ import annotations
 

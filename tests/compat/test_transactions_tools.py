@@ -1,0 +1,196 @@
+"""Apache's own tools on transactions: kafka-transactions, the perf test, the message copier, the dumpers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gapless.testing.apache_kafka import kafka_tool
+from gapless.testing.cluster import EmbeddedBroker
+
+from .clients import ANSWER_TIMEOUT_S, eventually
+from .conftest import NewTopic as MakeTopic
+from .conftest import Require
+from .isolation import NewName, committed_offset, values
+from .jvm import run_tool
+from .transactors.confluent import ConfluentTransactor
+
+COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
+LOG_FORMATTER = "org.apache.kafka.tools.consumer.TransactionLogMessageFormatter"
+
+pytestmark = pytest.mark.apache
+
+
+@pytest.fixture(autouse=True)
+def needs_java(require: Require) -> None:
+    require("apache-kafka")
+
+
+def transactions(bootstrap: str, *arguments: str) -> list[dict[str, str]]:
+    """The rows that kafka-transactions prints, by the names of their columns."""
+    lines = run_tool("kafka-transactions", "--bootstrap-server", bootstrap, *arguments).splitlines()
+    rows = [[cell.strip() for cell in line.split("\t")] for line in lines if line.strip()]
+    return [dict(zip(rows[0], row, strict=False)) for row in rows[1:]]
+
+
+def test_transactions_are_listed_and_described(
+    bootstrap: str, new_topic: MakeTopic, topic_name: NewName
+) -> None:
+    topic, transactional_id = new_topic(), topic_name()
+    transactor = ConfluentTransactor(bootstrap, transactional_id, 30_000)
+    transactor.begin()
+    transactor.send(topic, 0, b"open")
+    transactor.flush()
+    (listed,) = (row for row in transactions(bootstrap, "list") if row["TransactionalId"] == transactional_id)
+    assert listed["TransactionState"] == "Ongoing"
+    (described,) = transactions(bootstrap, "describe", "--transactional-id", transactional_id)
+    assert described["TransactionTimeoutMs"] == "30000"
+    assert described["TopicPartitions"] == f"{topic}-0"
+    (producer,) = transactions(bootstrap, "describe-producers", "--topic", topic, "--partition", "0")
+    assert producer["ProducerId"] == listed["ProducerId"]
+    assert producer["CurrentTransactionStartOffset"] == "0"
+    transactor.commit()
+    eventually(
+        lambda: transactions(bootstrap, "describe", "--transactional-id", transactional_id)[0][
+            "TransactionState"
+        ],
+        "CompleteCommit",
+    )
+
+
+def test_the_newer_protocol_carries_the_perf_test(
+    bootstrap: str, new_topic: MakeTopic, topic_name: NewName
+) -> None:
+    """Apache's 4.3 client does not add partitions, and gets a new epoch with each transaction."""
+    topic, transactional_id = new_topic(), topic_name()
+    records = ["--num-records", "5000", "--record-size", "100", "--throughput", "-1"]
+    ends = ["--transactional-id", transactional_id, "--transaction-duration-ms", "10"]
+    printed = run_tool(
+        "kafka-producer-perf-test", "--topic", topic, *records, "--bootstrap-server", bootstrap, *ends
+    )
+    assert "5000 records sent" in printed
+    (described,) = transactions(bootstrap, "describe", "--transactional-id", transactional_id)
+    assert int(described["ProducerEpoch"]) > 1
+    assert len(values(bootstrap, topic)) == 5000
+
+
+def test_the_message_copier_copies_each_message_once(
+    bootstrap: str, new_topic: MakeTopic, topic_name: NewName
+) -> None:
+    """Claim C8, by the tool of Kafka's own system tests: random aborts, offsets in the transaction."""
+    source, target, group = new_topic(), new_topic(), topic_name()
+    feeder = ConfluentTransactor(bootstrap, topic_name(), 60_000)
+    feeder.begin()
+    for number in range(500):
+        feeder.send(source, 0, b"%d" % number)
+    feeder.commit()
+    printed = run_tool(
+        COPIER,
+        *("--broker-list", bootstrap, "--transactional-id", topic_name(), "--consumer-group", group),
+        *("--input-topic", source, "--input-partition", "0", "--output-topic", target),
+        *("--max-messages", "500", "--transaction-size", "20", "--enable-random-aborts"),
+    )
+    last = json.loads(printed.strip().splitlines()[-1])
+    assert int(last["remaining"]) == 0
+    assert values(bootstrap, target) == [b"%d" % number for number in range(500)]
+    assert committed_offset(bootstrap, group, source) >= 500
+
+
+def test_kafka_decodes_the_records_of_the_coordinator(
+    bootstrap: str, new_topic: MakeTopic, topic_name: NewName
+) -> None:
+    topic, transactional_id = new_topic(), topic_name()
+    transactor = ConfluentTransactor(bootstrap, transactional_id, 60_000)
+    transactor.begin()
+    transactor.send(topic, 0, b"a")
+    transactor.commit()
+    done = kafka_tool(
+        "kafka-console-consumer",
+        *("--bootstrap-server", bootstrap, "--topic", "__transaction_state", "--from-beginning"),
+        *("--timeout-ms", "5000", "--formatter", LOG_FORMATTER),
+    )
+    decoder, text, found = json.JSONDecoder(), done.stdout, []
+    while text.lstrip().startswith("{"):
+        record, end = decoder.raw_decode(text.lstrip())
+        text = text.lstrip()[end:]
+        if record["key"]["data"]["transactionalId"] == transactional_id:
+            found.append(record["value"]["data"])
+    assert [record["transactionStatus"] for record in found] == [0, 1, 2, 4]
+    assert found[0]["transactionPartitions"] is None
+    assert found[1]["transactionPartitions"] == [{"topic": topic, "partitionIds": [0]}]
+
+
+# ------------------------------------------------------------------------------- on a broker of its own
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path / "data") as running:
+        admin = AdminClient({"bootstrap.servers": running.bootstrap})
+        for future in admin.create_topics([NewTopic("t", 1, 1)]).values():
+            future.result(ANSWER_TIMEOUT_S)
+        yield running
+
+
+def test_a_hanging_transaction_is_found_and_aborted(broker: EmbeddedBroker) -> None:
+    """A disaster takes the coordinator's log: nobody knows of the transaction that is open in a partition."""
+    transactor = ConfluentTransactor(broker.bootstrap, "x", 60_000)
+    transactor.begin()
+    transactor.send("t", 0, b"hangs")
+    transactor.flush()
+    transactor.close()
+    broker.kill()
+    for folder in broker.data_dir.glob("__transaction_state-*"):
+        shutil.rmtree(folder)
+    broker.start()
+    feeder = ConfluentTransactor(broker.bootstrap, "y", 60_000)
+    feeder.begin()
+    feeder.send("t", 0, b"behind it")
+    feeder.commit()
+    assert values(broker.bootstrap, "t") == []
+    found = transactions(
+        broker.bootstrap, "find-hanging", "--broker-id", "0", "--max-transaction-timeout", "0"
+    )
+    (hanging,) = (row for row in found if row["Topic"] == "t")
+    assert hanging["StartOffset"] == "0"
+    run_tool(
+        "kafka-transactions",
+        *("--bootstrap-server", broker.bootstrap, "abort"),
+        *("--topic", "t", "--partition", "0", "--start-offset", "0"),
+    )
+    eventually(lambda: values(broker.bootstrap, "t"), [b"behind it"])
+
+
+def test_kafka_reads_the_files_with_markers_and_aborted_transactions(broker: EmbeddedBroker) -> None:
+    transactor = ConfluentTransactor(broker.bootstrap, "x", 60_000)
+    for number, commit in enumerate((True, False, True)):
+        transactor.begin()
+        transactor.send("t", 0, b"%d" % number)
+        transactor.flush()
+        if commit:
+            transactor.commit()
+        else:
+            transactor.abort()
+    broker.stop()
+    folder = broker.data_dir / "t-0"
+    (log,) = folder.glob("*.log")
+    dumped = run_tool("kafka-dump-log", "--files", str(log), "--print-data-log")
+    assert [kind for line in dumped.splitlines() for kind in ("COMMIT", "ABORT") if kind in line] == [
+        "COMMIT",
+        "ABORT",
+        "COMMIT",
+    ]
+    (index,) = folder.glob("*.txnindex")
+    dumped = run_tool("kafka-dump-log", "--files", str(index))
+    assert "firstOffset: 2 lastOffset: 3 lastStableOffset: 4" in dumped
+    (snapshot,) = folder.glob("*.snapshot")
+    dumped = run_tool("kafka-dump-log", "--files", str(snapshot))
+    assert "firstSequence: 2 lastSequence: 2 lastOffset: 4" in dumped
+    state_logs = [path for path in broker.data_dir.glob("__transaction_state-*/*.log") if path.stat().st_size]
+    dumped = run_tool("kafka-dump-log", "--files", str(state_logs[0]), "--transaction-log-decoder")
+    assert '"transactionalId":"x"' in dumped
