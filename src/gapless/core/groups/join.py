@@ -126,6 +126,8 @@ def _find_or_create(asked: _Join) -> Group:
         raise CoordinatorError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if asked.member_id:
         raise CoordinatorError(ErrorCode.UNKNOWN_MEMBER_ID)
+    if not asked.protocol_type or not asked.protocols:
+        raise CoordinatorError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     return asked.groups.create_group(asked.group_id)
 
 
@@ -159,13 +161,12 @@ def _turn_away(asked: _Join, group: Group) -> None:
 
 def _join_as_stranger(asked: _Join, group: Group) -> None:
     member_id = asked.new_member_id()
+    former = group.members.get(group.static_ids.get(asked.instance_id or "", ""))
+    if asked.instance_id is not None and former is not None:
+        _take_static_place(asked, group, former, member_id)
+        return
     asked.groups.check_room()
-    if asked.instance_id is not None:
-        former = group.members.get(group.static_ids.get(asked.instance_id, ""))
-        if former is not None:
-            _take_static_place(asked, group, former, member_id)
-            return
-    elif asked.request.header.api_version >= FIRST_VERSION_WITH_ID_FIRST:
+    if asked.instance_id is None and asked.request.header.api_version >= FIRST_VERSION_WITH_ID_FIRST:
         _check_fits(asked, group, asked.as_member(member_id).stored_bytes)
         _give_id(asked, group, member_id)
         return
