@@ -7,6 +7,8 @@ from uuid import UUID
 import pytest
 
 from gapless.core.consumer_groups.group import GroupState, MemberState
+from gapless.core.groups.commits import Committer, NewOffset, commit_in_transaction
+from gapless.core.shard import CoordinatorError
 from gapless.wire import consumer_group_records as records
 from gapless.wire.apis import ApiKey
 from gapless.wire.errors import ErrorCode, MalformedMessage
@@ -41,6 +43,19 @@ def test_members_commit_for_their_epoch() -> None:
     ]
     assert company.commit(offsets, version=9) == [ErrorCode.UNKNOWN_MEMBER_ID], "the group is in use"
     assert company.fetch(("t", 0)) == {("t", 0): 5}
+
+
+def test_in_a_transaction_an_outdated_member_is_told_of_its_generation() -> None:
+    company = Company()
+    (member,) = company.joined("a")
+    offsets = [NewOffset("t", 0, 5)]
+    for committer, error in (
+        (Committer("a", None, member.epoch + 1), ErrorCode.ILLEGAL_GENERATION),
+        (Committer("b", None, member.epoch), ErrorCode.UNKNOWN_MEMBER_ID),
+    ):
+        with pytest.raises(CoordinatorError) as refused:
+            commit_in_transaction(company.state(), "g", committer, (1, 0), offsets)
+        assert refused.value.code is error
 
 
 def test_anybody_commits_while_there_are_no_members() -> None:
