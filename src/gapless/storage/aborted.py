@@ -94,6 +94,16 @@ class AbortedIndex:
                 return found, True
         return found, False
 
+    def find_all(self, bases: Iterable[int], offset: int, before: int) -> list[AbortedTransaction]:
+        """The same for segments one after another."""
+        found: list[AbortedTransaction] = []
+        for base in bases:
+            entries, complete = self.find(base, offset, before)
+            found += entries
+            if complete:
+                break
+        return found
+
     def _entries(self, base: int, slot: int) -> Iterator[AbortedTransaction]:
         while slot < self._counts[base]:
             entries = self._read(base, slot, _READ_ENTRIES)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import NoReturn, Protocol
 
 from gapless.core.log import (
@@ -27,6 +26,7 @@ from gapless.storage import disk, rules, times
 from gapless.storage.aborted import AbortedIndex
 from gapless.storage.compaction import Copied, FileCleaning, Sweep
 from gapless.storage.disk import Disk
+from gapless.storage.failing import Failing
 from gapless.storage.flush import EpochFile, EpochUpdate, FlushJob, SyncedFile
 from gapless.storage.formats import Partition
 from gapless.storage.probes import Probes
@@ -56,7 +56,7 @@ class Owner(Protocol):
         """Make it durable that nothing at or above `offset` is promised any more. Raises `OSError`."""
 
 
-class FileLog:
+class FileLog(Failing):
     """`core.log.Log` on files, and what the shell needs beyond it: flushing."""
 
     def __init__(
@@ -68,12 +68,9 @@ class FileLog:
         owner: Owner,
         probes: Probes,
     ) -> None:
-        self.partition = partition
-        self.directory = directory
+        super().__init__(partition, directory)
         self.probes = probes
         self.recovery = loaded.recovery
-        self.failure: str | None = None
-        """Why the log refuses appends; None while it is healthy."""
         self.start_offset = loaded.start_offset
         self.end_offset = loaded.segments[-1].end_offset
         self.size_bytes = sum(segment.size for segment in loaded.segments)
@@ -106,43 +103,6 @@ class FileLog:
     def first_base_offset(self) -> int:
         """The offset at which the oldest segment begins; the start may lie within it."""
         return self._bases[0]
-
-    # ---------------------------------------------------------------------------------------- failing
-
-    def _fail(self, message: str) -> None:
-        if self.failure is None:
-            self.failure = message
-            logger.error("%s-%d takes no more appends: %s", *self.partition, message)
-
-    def _refuse_if_failed(self) -> None:
-        if self.failure is not None:
-            raise LogFailed(self.failure)
-
-    @contextmanager
-    def _changing(self, action: str) -> Iterator[None]:
-        """For changes other than appends: if one fails half-way, the log takes no more."""
-        self._refuse_if_failed()
-        try:
-            yield
-        except OSError as error:
-            failed = disk.failure(action, error.filename or self.directory, error)
-            self._fail(str(failed))
-            raise failed from error
-        except DamagedLog as damage:
-            self._fail(_damage(damage))
-            raise LogFailed(_damage(damage)) from damage
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, DamagedLog) as error:
-            raise self._read_failed(error) from error
-
-    def _read_failed(self, error: OSError | DamagedLog) -> LogFailed:
-        if isinstance(error, DamagedLog):
-            return LogFailed(_damage(error))
-        return disk.failure("read", error.filename or self.directory, error)
 
     # -------------------------------------------------------------------------------------- appending
 
@@ -476,18 +436,12 @@ class FileLog:
 
     def aborted_in(self, offset: int, records: LogSlice, before: int) -> list[AbortedTransaction]:
         """See `core.log.Log`."""
-        found: list[AbortedTransaction] = []
         if not self._aborted or not isinstance(records, FileSlice):
-            return found
+            return []
         with self._reading():
             first = bisect_right(self._bases, offset) - 1
             bound = self._segments[first].offset_bound(records.position + records.size)
-            for base in self._bases[first:]:
-                entries, complete = self._aborted.find(base, offset, min(bound, before))
-                found += entries
-                if complete:
-                    break
-        return found
+            return self._aborted.find_all(self._bases[first:], offset, min(bound, before))
 
     def _forget_aborted(self, offset: int) -> None:
         """Forget what ends at or above an offset, from which on the log is replayed."""
@@ -520,14 +474,8 @@ class FileLog:
         return self._cleaning
 
     def _aborted_below(self, offset: int) -> list[AbortedTransaction]:
-        found: list[AbortedTransaction] = []
         with self._reading():
-            for base in self._bases:
-                entries, complete = self._aborted.find(base, self._bases[0], offset)
-                found += entries
-                if complete:
-                    break
-        return found
+            return self._aborted.find_all(self._bases, self._bases[0], offset)
 
     def new_copy(self, base_offset: int) -> Segment:
         """See `CleanedLog`."""
@@ -648,7 +596,3 @@ class FileLog:
         self.failure = self.failure or "the log is closed"
         for segment in self._segments:
             segment.close()
-
-
-def _damage(damage: DamagedLog) -> str:
-    return f"{damage}; restore the file from a copy or another replica, then restart the broker"
