@@ -31,7 +31,12 @@ def described(world: World, *transactional_ids: str) -> list[Any]:
 
 
 def listed(world: World, version: int = 1, **filters: Any) -> dict[str, str]:
-    everything: dict[str, Any] = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
+    everything: dict[str, Any] = {
+        "state_filters": [],
+        "producer_id_filters": [],
+        "duration_filter": -1,
+        "transactional_id_pattern": None,
+    }
     wanted = everything | filters
     reply = world.call(ApiKey.LIST_TRANSACTIONS, version, ListTransactionsRequest(**wanted))
     return {state.transactional_id: state.transaction_state for state in reply.transaction_states}
@@ -77,6 +82,16 @@ def test_transactions_are_listed_by_state_producer_and_age(world: World) -> None
     body = ListTransactionsRequest(state_filters=[], producer_id_filters=[])
     reply = world.call(ApiKey.LIST_TRANSACTIONS, 0, body)
     assert reply.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_transactions_are_listed_by_a_pattern_of_their_ids(world: World) -> None:
+    for name in ("my app/1", "my app/2", "other"):
+        Transactor(world, name, newer=True).init()
+    assert set(listed(world, 2, transactional_id_pattern="my app/.")) == {"my app/1", "my app/2"}
+    assert set(listed(world, 2, transactional_id_pattern="app")) == set()
+    assert len(listed(world, 2, transactional_id_pattern="")) == 3
+    body = ListTransactionsRequest(state_filters=[], producer_id_filters=[], transactional_id_pattern="(")
+    assert world.call(ApiKey.LIST_TRANSACTIONS, 2, body).error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
 def test_a_hanging_transaction_is_found_by_its_producer_and_aborted(world: World) -> None:

@@ -1,6 +1,7 @@
 """DescribeTransactions and ListTransactions: what this broker coordinates, for people and their tools.
 
-Version notes: ListTransactions 1 can ask for transactions that have been open for long.
+Version notes: ListTransactions 1 can ask for transactions that have been open for long, 2 for ids that match a
+regular expression.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.core.api.registry import handles
+from gapless.core.consumer_groups.patterns import PRINTABLE, InvalidPattern, compiled
 from gapless.core.contract import Request
 from gapless.core.coordinators import TRANSACTION_STATE
 from gapless.core.shard import CoordinatorError
@@ -79,7 +81,7 @@ def _topics(transaction: Transaction) -> list[Description.TopicData]:
     return [Description.TopicData(topic=topic, partitions=indexes) for topic, indexes in by_topic.items()]
 
 
-@handles(ApiKey.LIST_TRANSACTIONS, 0, 1)
+@handles(ApiKey.LIST_TRANSACTIONS, 0, 2)
 def list_transactions(node: Node, request: Request) -> ListTransactionsResponse:
     """The transactional ids that are coordinated here, as far as the filters let them pass."""
     body: ListTransactionsRequest = request.body
@@ -90,12 +92,18 @@ def list_transactions(node: Node, request: Request) -> ListTransactionsResponse:
     unknown = [name for name in body.state_filters if name not in STATES_BY_NAME]
     producer_ids = frozenset(body.producer_id_filters)
     open_for_ms = body.duration_filter if request.header.api_version >= 1 else -1
+    try:
+        asked_pattern = body.transactional_id_pattern if request.header.api_version >= 2 else None
+        pattern = compiled(asked_pattern, PRINTABLE) if asked_pattern else None
+    except InvalidPattern:
+        return _listed(ErrorCode.INVALID_REGULAR_EXPRESSION, [], [])
 
     def is_wanted(transaction: Transaction) -> bool:
         return (
             (not producer_ids or transaction.producer_id in producer_ids)
             and (not body.state_filters or transaction.state in states)
             and (open_for_ms < 0 or node.now_ms - transaction.start_ms > open_for_ms)
+            and (pattern is None or pattern.matches(transaction.transactional_id))
         )
 
     found = [

@@ -14,6 +14,8 @@ from functools import lru_cache
 
 ALPHABET = frozenset(string.ascii_letters + string.digits + "._-")
 """What names of topics consist of; a class is a part of it."""
+PRINTABLE = frozenset(map(chr, range(0x20, 0x7F)))
+"""What names that people make up consist of, as a rule."""
 MAX_PATTERN_CHARS = 1000
 MAX_NESTING = 50
 MAX_PLACES = 300
@@ -130,8 +132,9 @@ def _repetition(node: _Node, least: int, most: int | None) -> _Node:
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, alphabet: frozenset[str]) -> None:
         self._text = text
+        self._alphabet = alphabet
         self._at = 0
         self._depth = 0
 
@@ -210,7 +213,7 @@ class _Parser:
         if letter == "[":
             return _letter(self._parse_class())
         if letter == ".":
-            return _letter(ALPHABET)
+            return _letter(self._alphabet)
         if letter in {_BEGIN, _END}:
             return _assertion(letter)
         if letter == "\\":
@@ -225,11 +228,10 @@ class _Parser:
             return _assertion(_BEGIN if letter == "A" else _END)
         return _letter(self._escaped(letter))
 
-    @staticmethod
-    def _escaped(letter: str) -> frozenset[str]:
+    def _escaped(self, letter: str) -> frozenset[str]:
         if letter.lower() in _CLASSES:
             found = _CLASSES[letter.lower()]
-            return found if letter.islower() else ALPHABET - found
+            return found if letter.islower() else self._alphabet - found
         if letter.isalnum():
             raise InvalidPattern(f"\\{letter} is not supported")
         return frozenset(letter)
@@ -241,7 +243,7 @@ class _Parser:
         while first or not self._skip("]"):
             first = False
             letters |= self._parse_class_item()
-        return ALPHABET - letters if negated else letters
+        return self._alphabet - letters if negated else letters
 
     def _parse_class_item(self) -> frozenset[str]:
         if self._skip("[:"):
@@ -263,7 +265,7 @@ class _Parser:
         last = self._take()
         if last in "\\[" or last < letter:
             raise InvalidPattern(f"{letter}-{last} is no range")
-        return frozenset(each for each in ALPHABET if letter <= each <= last)
+        return frozenset(each for each in self._alphabet if letter <= each <= last)
 
 
 # --------------------------------------------------------------------------------------------- matching
@@ -274,11 +276,11 @@ _State = tuple[int, ...]
 class Pattern:
     """A pattern that can be matched; raises `InvalidPattern` if there is no sense in it."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, alphabet: frozenset[str] = ALPHABET) -> None:
         if len(text) > MAX_PATTERN_CHARS:
             raise InvalidPattern(f"it has more than {MAX_PATTERN_CHARS} characters")
         self._program = _Program()
-        _Parser(text).parse()(self._program)
+        _Parser(text, alphabet).parse()(self._program)
         self._start = self._closure([0], _BEGIN)
         self._steps: dict[tuple[_State, str], _State] = {}
 
@@ -321,6 +323,6 @@ class Pattern:
 
 
 @lru_cache(maxsize=256)
-def compiled(text: str) -> Pattern:
+def compiled(text: str, alphabet: frozenset[str] = ALPHABET) -> Pattern:
     """A pattern that may have been seen before."""
-    return Pattern(text)
+    return Pattern(text, alphabet)
