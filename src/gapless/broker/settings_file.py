@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gapless.core.configs import BROKER_KEYS, InvalidConfig
+from gapless.core.config_keys import InvalidConfig
+from gapless.core.config_tables import BROKER_KEYS
 from gapless.errors import UsageError
 
 

@@ -16,7 +16,8 @@ from uuid import UUID
 from gapless.core.api.registry import APIS
 from gapless.core.changes import Change, Decision
 from gapless.core.compaction import Compaction
-from gapless.core.configs import BROKER, TOPIC, Settings, TopicConfig
+from gapless.core.config_keys import BROKER, TOPIC
+from gapless.core.configs import Settings, TopicConfig
 from gapless.core.contract import (
     Close,
     Committed,

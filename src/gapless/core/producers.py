@@ -22,8 +22,8 @@ from gapless.wire.transaction_records import EndMarker
 WINDOW_BATCHES = 5
 MAX_PRODUCERS = 100_000
 """Producers remembered per partition; past it the one silent for longest is forgotten, so that a client
-which asks for ever new producer ids cannot fill the broker's memory. One with an open transaction stays: their
-number is bounded by that of transactional ids."""
+which asks for ever new producer ids cannot fill the broker's memory. One with an open transaction stays:
+their number is bounded by that of transactional ids."""
 SEQUENCE_MAX = 2**31 - 1
 
 

@@ -149,9 +149,7 @@ class Shard:
             self._replay_batches(payload)
             self.node.touch(self.partition)
 
-    def when_committed(
-        self, then: Callable[[ErrorCode], None], timeout_ms: int = COMMIT_TIMEOUT_MS
-    ) -> None:
+    def when_committed(self, then: Callable[[ErrorCode], None], timeout_ms: int = COMMIT_TIMEOUT_MS) -> None:
         """Go on once all that has been written here is committed, or can no longer be (the code says why)."""
         partition = self.partition
         end_offset = partition.log.end_offset

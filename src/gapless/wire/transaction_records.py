@@ -1,4 +1,4 @@
-"""The records of `__transaction_state`, and the markers that end a transaction, byte for byte as Kafka has them.
+"""The records of `__transaction_state`, and the markers that end a transaction, as Kafka has them.
 
 A key is a version (0) and a transactional id. A value is written in version 1, the first with tagged fields,
 and read in versions 0 and 1. A marker is a control record: its key tells abort (0) or commit (1), its value

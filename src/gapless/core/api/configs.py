@@ -13,18 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from gapless.core.api.refusals import Refusal
 from gapless.core.api.registry import handles
 from gapless.core.changes import Decision
-from gapless.core.configs import (
-    BROKER,
-    BROKER_KEYS,
-    DYNAMIC_BROKER_KEYS,
-    TOPIC,
-    TOPIC_KEYS,
-    Found,
-    InvalidConfig,
-    Key,
-    Kind,
-    Source,
-)
+from gapless.core.config_keys import BROKER, TOPIC, InvalidConfig, Key, Kind, Source
+from gapless.core.config_tables import BROKER_KEYS, DYNAMIC_BROKER_KEYS, TOPIC_KEYS
+from gapless.core.configs import Found
 from gapless.core.contract import Request
 from gapless.core.records import ConfigSet
 from gapless.wire.apis import ApiKey

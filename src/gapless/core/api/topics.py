@@ -11,7 +11,8 @@ from gapless.core.api.configs import describe_settings
 from gapless.core.api.refusals import Refusal
 from gapless.core.api.registry import handles
 from gapless.core.changes import Decision
-from gapless.core.configs import TOPIC, TOPIC_KEYS, InvalidConfig
+from gapless.core.config_keys import TOPIC, InvalidConfig
+from gapless.core.config_tables import TOPIC_KEYS
 from gapless.core.contract import Request
 from gapless.core.image import Topic
 from gapless.core.records import ConfigSet, MetadataRecord, PartitionChanged, TopicCreated, TopicDeleted

@@ -1,7 +1,7 @@
 """DescribeTransactions and ListTransactions: what this broker coordinates, for people and their tools.
 
-Version notes: ListTransactions 1 can ask for transactions that have been open for long, 2 for ids that match a
-regular expression.
+Version notes: ListTransactions 1 can ask for transactions that have been open for long, 2 for ids that match
+a regular expression.
 """
 
 from __future__ import annotations
