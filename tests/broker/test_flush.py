@@ -41,6 +41,19 @@ def test_each_policy_flushes_when_it_says(start_broker: BrokerMaker) -> None:
         wait_until(lambda: flushes(broker) == before + 1, "time is up")
 
 
+def test_a_flush_by_number_does_not_cancel_the_next_one_by_time(start_broker: BrokerMaker) -> None:
+    """The deadline of what was flushed already came while a later one was set, and took that with it."""
+    broker = start_broker(metrics=True)
+    with broker.connect() as client:
+        create_topic(client, "both", flush_messages="3", flush_ms="400")
+        before = flushes(broker)
+        client.produce("both", batch_of(b"begins to wait"))
+        client.produce("both", batch_of(b"two", b"three"))
+        wait_until(lambda: flushes(broker) == before + 1, "three are flushed")
+        client.produce("both", batch_of(b"begins to wait anew"))
+        wait_until(lambda: flushes(broker) == before + 2, "time is up")
+
+
 def test_one_flush_serves_all_who_wait(start_broker: BrokerMaker) -> None:
     broker = start_broker(metrics=True)
     with broker.connect() as client:

@@ -20,6 +20,7 @@ MAX_PRODUCERS = 100_000
 """Producers remembered per partition; past it the one silent for longest is forgotten, so that a client
 which asks for ever new producer ids cannot fill the broker's memory."""
 SEQUENCE_MAX = 2**31 - 1
+NOT_SILENT = -1
 
 
 class RefusedBatch(Exception):
@@ -43,11 +44,12 @@ class AppendedBatch(NamedTuple):
 class Producer:
     """One producer id in one partition."""
 
-    __slots__ = ("batches", "epoch")
+    __slots__ = ("batches", "epoch", "silent_since_ms")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: deque[AppendedBatch] = deque(maxlen=WINDOW_BATCHES)
+        self.silent_since_ms = NOT_SILENT
 
 
 class Producers:
@@ -105,6 +107,7 @@ class Producers:
         if producer is None or producer.epoch != batch.producer_epoch:
             producer = Producer(batch.producer_epoch)
         self._by_id[batch.producer_id] = producer
+        producer.silent_since_ms = NOT_SILENT
         producer.batches.append(
             AppendedBatch(
                 batch.base_sequence,
@@ -117,13 +120,18 @@ class Producers:
         if len(self._by_id) > MAX_PRODUCERS:
             del self._by_id[next(iter(self._by_id))]
 
-    def expire(self, before_ms: int) -> None:
-        """Forget producers whose last batch is older than `before_ms`."""
-        expired = [
-            producer_id
-            for producer_id, producer in self._by_id.items()
-            if not producer.batches or producer.batches[-1].timestamp_ms < before_ms
-        ]
+    def expire(self, now_ms: int, silence_ms: int) -> None:
+        """Forget producers that have been silent for longer than `silence_ms`; to be called now and then.
+
+        Silence counts by this broker's clock from the first call after a batch. A batch's own time will not
+        do: who sends old records is not silent, and would be forgotten between an append and its retry.
+        """
+        expired = []
+        for producer_id, producer in self._by_id.items():
+            if producer.silent_since_ms == NOT_SILENT:
+                producer.silent_since_ms = now_ms
+            elif now_ms - producer.silent_since_ms > silence_ms:
+                expired.append(producer_id)
         for producer_id in expired:
             del self._by_id[producer_id]
 
