@@ -158,9 +158,8 @@ def _cannot_listen(host: str, port: int, option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CannotServe(
-            f"cannot listen on {_address(host, port)}: {error.strerror or error}; choose another with {option}"
-        ) from error
+        where, reason = _address(host, port), error.strerror or error
+        raise CannotServe(f"cannot listen on {where}: {reason}; choose another with {option}") from error
 
 
 def _bind(host: str, port: int) -> socket.socket:
