@@ -15,8 +15,8 @@ from tests.broker.process import Broker, wait_until
 from tests.broker.raw import PATIENCE_S, RawClient, batch_of
 from tests.broker.test_connections import create_topic
 
-RECORDS = 20_000
-KILLS = 3
+RECORDS = 12_000
+KILLS = 2
 
 
 def segments_of(broker: Broker, topic: str) -> list[Path]:

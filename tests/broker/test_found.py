@@ -19,13 +19,15 @@ from gapless.wire.messages import (
     CreateTopicsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
 from tests.broker.conftest import BrokerMaker
-from tests.broker.process import Broker, unhurt
+from tests.broker.process import Broker, unhurt, wait_until
 from tests.broker.raw import (
     FetchResponse,
     MetadataRequest,
@@ -238,3 +240,36 @@ def test_a_reply_goes_out_though_a_request_before_it_was_cut_off(broker: Broker)
             with broker.connect() as client:
                 client.send(frame_of(fetch_request(f"gone-{time.time_ns()}", 0, max_wait_ms=1000), 11))
                 client.send(frame_of(MetadataRequest(topics=None), 9)[:9])
+
+
+def test_a_producer_of_old_records_is_not_forgotten_before_its_time(start_broker: BrokerMaker) -> None:
+    """Who sends last year's records is not silent since last year: a retry must find its first try."""
+    broker = start_broker(config={"log.retention.check.interval.ms": "10", "log.retention.ms": "-1"})
+    old = batch_of(b"old", timestamp_ms=1, producer_id=5, producer_epoch=0, base_sequence=0)
+    with broker.connect() as client:
+        client.metadata("history")
+        assert client.produce("history", old).base_offset == 0
+        time.sleep(0.2)  # several checks
+        assert client.produce("history", old).base_offset == 0
+        assert client.fetch("history", 0).high_watermark == 1
+    broker.restart()
+    time.sleep(0.2)
+    with broker.connect() as client:
+        assert client.produce("history", old).base_offset == 0
+
+
+def test_a_producer_that_is_silent_for_long_is_forgotten(start_broker: BrokerMaker) -> None:
+    config = {"log.retention.check.interval.ms": "10", "producer.id.expiration.ms": "100"}
+    broker = start_broker(config=config)
+    request = DescribeProducersRequest(
+        topics=[DescribeProducersRequest.TopicRequest(name="silent", partition_indexes=[0])]
+    )
+    with broker.connect() as client:
+        client.metadata("silent")
+        client.produce("silent", batch_of(b"x", producer_id=5, producer_epoch=0, base_sequence=0))
+
+        def known() -> int:
+            reply = client.call(request, 0, DescribeProducersResponse)
+            return len(reply.topics[0].partitions[0].active_producers)
+
+        wait_until(lambda: known() == 0, "it is forgotten")

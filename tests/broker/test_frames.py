@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from tests.broker.conftest import BrokerMaker
 from tests.broker.process import Broker, unhurt
 from tests.broker.raw import (
     ApiVersionsResponse,
@@ -139,7 +140,8 @@ def test_a_frame_may_arrive_byte_by_byte(broker: Broker) -> None:
         assert correlation_of(client.receive_frame()) == 11
 
 
-def test_many_refusals_in_a_second_are_summed_up(broker: Broker) -> None:
+def test_many_refusals_in_a_second_are_summed_up(start_broker: BrokerMaker) -> None:
+    broker = start_broker()
     for _ in range(30):
         with broker.connect() as client:
             try:

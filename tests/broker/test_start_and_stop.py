@@ -229,3 +229,32 @@ def test_a_stop_does_not_wait_for_clients(start_broker: BrokerMaker) -> None:
         assert broker.stop_and_tell() == 0
         assert time.monotonic() - started < 10
         idle.wait_until_closed()
+
+
+def test_an_address_of_version_6_can_be_told_from_its_port(tmp_path: Path) -> None:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    command = [
+        sys.executable,
+        "-m",
+        "gapless",
+        "up",
+        "--host",
+        "::1",
+        "--port",
+        "0",
+        "--data",
+        str(tmp_path / "d"),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            host, _, port = process.stdout.readline().removeprefix("ready: ").strip().rpartition(":")
+            assert host == "[::1]"
+            with socket.create_connection(("::1", int(port)), timeout=10):
+                pass
+        finally:
+            process.terminate()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gapless.core.partition import Partition
 
 LATENCY_BUCKETS_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
-REQUEST_LINE_MAX_BYTES = 4096
+REQUEST_MAX_BYTES = 16 * 1024
 SCRAPE_TIMEOUT_S = 10.0
 MAX_SCRAPERS = 8
 
@@ -137,36 +137,58 @@ def _per_partition(shell: Shell, lines: list[str]) -> None:
             lines.append(f'{name}{{topic="{topic}",partition="{index}"}} {value(partition)}')
 
 
+class _Scraper(asyncio.Protocol):
+    """One scrape: a request, its answer, the end. Whoever dawdles loses the connection, and nothing else."""
+
+    def __init__(self, shell: Shell, others: dict[_Scraper, None]) -> None:
+        self._shell = shell
+        self._others = others
+        self._request = b""
+        self._transport: asyncio.Transport | None = None
+        self._timeout: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        self._timeout = asyncio.get_running_loop().call_later(SCRAPE_TIMEOUT_S, self.abort)
+        self._others[self] = None
+        if len(self._others) > MAX_SCRAPERS:  # the oldest would be gone by now if it were a decent one
+            next(iter(self._others)).abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._others.pop(self, None)
+        if self._timeout is not None:
+            self._timeout.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._request += data
+        if b"\r\n\r\n" in self._request or b"\n\n" in self._request:
+            self._transport.write(_answer(self._shell, self._request))
+            self._transport.close()  # once all is written
+        elif len(self._request) > REQUEST_MAX_BYTES:
+            self.abort()
+
+    def abort(self) -> None:
+        """Make room."""
+        self._others.pop(self, None)
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _answer(shell: Shell, request: bytes) -> bytes:
+    found = request.split(b" ", 2)[:2] == [b"GET", b"/metrics"]
+    body = render(shell).encode() if found else b"see /metrics\n"
+    head = (
+        f"HTTP/1.1 {'200 OK' if found else '404 Not Found'}\r\n"
+        "Content-Type: text/plain; version=0.0.4\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 async def serve(shell: Shell, host: str, port: int) -> asyncio.Server:
     """Answer GET /metrics; anything else is 404. One request per connection, few connections at a time."""
-    scrapers = 0
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal scrapers
-        scrapers += 1
-        try:
-            async with asyncio.timeout(SCRAPE_TIMEOUT_S if scrapers <= MAX_SCRAPERS else 0):
-                await _answer(shell, reader, writer)
-        except (TimeoutError, ValueError, ConnectionError):
-            pass  # a scraper that misbehaves loses its connection, nothing else
-        finally:
-            scrapers -= 1
-            writer.transport.abort()
-
-    return await asyncio.start_server(handle, host, port, limit=REQUEST_LINE_MAX_BYTES)
-
-
-async def _answer(shell: Shell, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Read one request to its end, answer it, and wait until the answer was taken."""
-    line = await reader.readline()
-    while (await reader.readline()).strip():
-        continue
-    found = line.split(b" ")[:2] == [b"GET", b"/metrics"]
-    body = render(shell).encode() if found else b"see /metrics\n"
-    status = b"200 OK" if found else b"404 Not Found"
-    writer.write(
-        b"HTTP/1.1 " + status + b"\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n"
-        b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
-    )
-    writer.close()
-    await writer.wait_closed()
+    scrapers: dict[_Scraper, None] = {}
+    return await asyncio.get_running_loop().create_server(lambda: _Scraper(shell, scrapers), host, port)

@@ -94,13 +94,16 @@ async def _serve_store(
     port = listener.getsockname()[1]
     address = options.advertise or options.host
     await shell.start(address, port)
-    with _cannot_listen(options.host, port, "--port"):
+    with _cannot_listen(options.host, port, "--host or --port"):
         servers = [await loop.create_server(shell.new_connection, sock=listener, backlog=BACKLOG)]
     if options.metrics_port is not None:
         with _cannot_listen(options.host, options.metrics_port, "--metrics-port"):
-            servers.append(await metrics.serve(shell, options.host, options.metrics_port))
+            endpoint = await metrics.serve(shell, options.host, options.metrics_port)
+        servers.append(endpoint)
+        metrics_port = endpoint.sockets[0].getsockname()[1]
+        log.info("metrics at http://%s/metrics", _address(options.host, metrics_port))
     try:
-        _tell_ready(options, f"{address}:{port}", announce)
+        _tell_ready(options, _address(address, port), announce)
         await stopped.wait()
         log.info("stopping")
     finally:
@@ -146,19 +149,21 @@ def _stop_on_bug(stopped: asyncio.Event, shell: Shell) -> ExceptionHandler:
     return handle
 
 
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @contextmanager
 def _cannot_listen(host: str, port: int, option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or error
-        raise CannotServe(
-            f"cannot listen on {host}:{port}: {reason}; choose another with {option}"
-        ) from error
+        where, reason = _address(host, port), error.strerror or error
+        raise CannotServe(f"cannot listen on {where}: {reason}; choose another with {option}") from error
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    with _cannot_listen(host, port, "--port"):
+    with _cannot_listen(host, port, "--host or --port"):
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]

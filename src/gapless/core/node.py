@@ -233,17 +233,17 @@ class Node:
         self.timers.run_due(self.now_ms)
         while self._flush_deadlines and self._flush_deadlines[0][0] <= self.now_ms:
             partition = self.partitions.get(heappop(self._flush_deadlines)[1])
-            if partition is None:
-                continue
+            if partition is None or partition.flush_due_ms > self.now_ms:
+                continue  # flushed meanwhile, by number; a later deadline has an entry of its own
             if partition.flush_wanted(self.now_ms):
                 self._effects.append(Flush(partition.name, partition.flush_started()))
             partition.flush_due_ms = NEVER_MS
         if self.now_ms >= self._retention_due_ms:
             self._retention_due_ms = self.now_ms + self.settings.get("log.retention.check.interval.ms")
-            forget_before_ms = self.now_ms - self.settings.get("producer.id.expiration.ms")
+            silence_ms = self.settings.get("producer.id.expiration.ms")
             for partition in self.partitions.values():
                 partition.apply_retention(self.now_ms)
-                partition.producers.expire(forget_before_ms)
+                partition.producers.expire(self.now_ms, silence_ms)
 
     # ---------------------------------------------------------------------------- the cluster's shape
 

@@ -25,6 +25,7 @@ MAX_PRODUCERS = 100_000
 which asks for ever new producer ids cannot fill the broker's memory. One with an open transaction stays:
 their number is bounded by that of transactional ids."""
 SEQUENCE_MAX = 2**31 - 1
+NOT_SILENT = -1
 
 
 class RefusedBatch(Exception):
@@ -54,6 +55,7 @@ class Producer:
         "epoch",
         "last_timestamp_ms",
         "marker_offset",
+        "silent_since_ms",
         "transaction_began_at",
     )
 
@@ -61,6 +63,7 @@ class Producer:
         self.epoch = epoch
         self.batches: deque[AppendedBatch] = deque(maxlen=WINDOW_BATCHES)
         self.last_timestamp_ms = -1
+        self.silent_since_ms = NOT_SILENT
         self.coordinator_epoch = -1
         """Of the coordinator that wrote the last marker."""
         self.marker_offset = -1
@@ -226,6 +229,7 @@ class Producers:
             producer.epoch = batch.producer_epoch
             producer.batches.clear()
         self._by_id[batch.producer_id] = producer
+        producer.silent_since_ms = NOT_SILENT
         return producer
 
     def _forget_one(self) -> None:
@@ -235,13 +239,18 @@ class Producers:
                 del self._by_id[producer_id]
                 return
 
-    def expire(self, before_ms: int) -> None:
-        """Forget producers whose last batch is older than `before_ms`, unless a transaction is open."""
-        expired = [
-            producer_id
-            for producer_id, producer in self._by_id.items()
-            if producer.last_timestamp_ms < before_ms and producer_id not in self.open_transactions
-        ]
+    def expire(self, now_ms: int, silence_ms: int) -> None:
+        """Forget producers that have been silent for longer than `silence_ms`; to be called now and then.
+
+        Silence counts by this broker's clock from the first call after a batch. A batch's own time will not
+        do: who sends old records is not silent, and would be forgotten between an append and its retry.
+        """
+        expired = []
+        for producer_id, producer in self._by_id.items():
+            if producer.silent_since_ms == NOT_SILENT:
+                producer.silent_since_ms = now_ms
+            elif now_ms - producer.silent_since_ms > silence_ms and producer_id not in self.open_transactions:
+                expired.append(producer_id)
         for producer_id in expired:
             del self._by_id[producer_id]
 
