@@ -16,7 +16,8 @@ from .conftest import Gapless
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPICS = ("create", "list", "describe", "alter", "delete")
-ALL_COMMANDS = [*COMMANDS, *(f"topics {name}" for name in TOPICS)]
+GROUPS = ("list", "describe", "reset", "delete")
+ALL_COMMANDS = [*COMMANDS, *(f"topics {name}" for name in TOPICS), *(f"groups {name}" for name in GROUPS)]
 
 
 @pytest.mark.parametrize("command", [command for command in ALL_COMMANDS if command != "up"])
