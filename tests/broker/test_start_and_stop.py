@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -111,9 +114,7 @@ def test_a_folder_of_another_node_is_refused(tmp_path: Path, start_broker: Broke
     ("settings", "expected"),
     [
         ("num.partition=3\n", "did you mean num.partitions?"),
-        ("num.partitions=many\n", "num.partitions"),
         ("\n\nlog.segment.bytes=7\n", ":3: "),
-        ("a line without a sign\n", "expected name=value"),
     ],
 )
 def test_a_mistake_in_the_settings_is_told(tmp_path: Path, settings: str, expected: str) -> None:
@@ -142,34 +143,27 @@ def test_a_data_folder_without_permission_is_told(tmp_path: Path) -> None:
     assert "Permission denied" in one_line(up("--port", "0", "--data", tmp_path / "data"))
 
 
-@pytest.mark.parametrize("damage", ["garbage", "truncated", "nonsense"])
-def test_a_corrupt_journal_is_told(tmp_path: Path, start_broker: BrokerMaker, damage: str) -> None:
-    data = tmp_path / "data"
-    broker = start_broker(data)
+def test_a_corrupt_journal_is_told(tmp_path: Path, start_broker: BrokerMaker) -> None:
+    broker = start_broker(tmp_path / "sound")
     with broker.connect() as client:
         client.metadata("topic")
     broker.stop()
-    journal = data / "metadata.sqlite"
-    if damage == "garbage":
-        journal.write_bytes(b"this is not a database, whatever its name says" * 100)
-    elif damage == "truncated":
-        journal.write_bytes(journal.read_bytes()[: journal.stat().st_size // 2])
-    else:
-        import sqlite3
-
-        with sqlite3.connect(journal) as database:
-            database.execute("update journal set records = '[[\"nonsense\"]]'")
-        database.close()
-    line = one_line(up("--port", "0", "--data", data))
-    assert str(journal) in line
+    for damage in ("garbage", "truncated", "nonsense"):
+        journal = shutil.copytree(tmp_path / "sound", tmp_path / damage) / "metadata.sqlite"
+        if damage == "garbage":
+            journal.write_bytes(b"this is not a database, whatever its name says" * 100)
+        elif damage == "truncated":
+            journal.write_bytes(journal.read_bytes()[: journal.stat().st_size // 2])
+        else:
+            with closing(sqlite3.connect(journal)) as database, database:
+                database.execute("update journal set records = '[[\"nonsense\"]]'")
+        assert str(journal) in one_line(up("--port", "0", "--data", tmp_path / damage))
 
 
-@pytest.mark.parametrize("name", ["meta.properties"])
-def test_a_corrupt_meta_file_is_told(tmp_path: Path, start_broker: BrokerMaker, name: str) -> None:
-    data = tmp_path / "data"
-    start_broker(data).stop()
-    (data / name).write_text("???")
-    assert str(data / name) in one_line(up("--port", "0", "--data", data))
+def test_a_corrupt_meta_file_is_told(tmp_path: Path) -> None:
+    meta = tmp_path / "meta.properties"
+    meta.write_text("???")
+    assert str(meta) in one_line(up("--port", "0", "--data", tmp_path))
 
 
 # --------------------------------------------------------------------------------------------------- stopping
