@@ -96,6 +96,12 @@ def test_a_host_that_is_not_ours_is_told(tmp_path: Path) -> None:
     assert "203.0.113.7" in one_line(up("--host", "203.0.113.7", "--port", "0", "--data", tmp_path / "data"))
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104 -- it is refused
+def test_listening_everywhere_needs_a_name_for_clients(tmp_path: Path, host: str) -> None:
+    line = one_line(up("--port", "0", "--data", str(tmp_path / "data"), "--host", host))
+    assert "--advertise" in line
+
+
 def test_two_brokers_on_one_folder_the_second_is_refused(broker: Broker) -> None:
     with unhurt(broker):
         line = one_line(up("--port", "0", "--data", broker.data_dir))

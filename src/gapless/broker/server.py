@@ -24,13 +24,14 @@ from gapless.broker.shell import Shell
 from gapless.core.configs import Settings
 from gapless.core.log import LogFailed
 from gapless.core.node import Node
-from gapless.errors import GaplessError
+from gapless.errors import GaplessError, UsageError
 from gapless.storage.file_store import DataDirUnusable, FileLogStore
 from gapless.storage.formats import MetaProperties
 
 log = logging.getLogger("gapless.broker")
 
 BACKLOG = 1024
+ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 -- recognised, not bound
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's codes
 KEPT_BYTES = 32 * 1024 * 1024
 
@@ -63,6 +64,10 @@ def run(options: Options, announce: Callable[[str], None]) -> None:
 
 async def _serve(options: Options, announce: Callable[[str], None]) -> None:
     settings = Settings(options.settings)
+    if options.advertise is None and options.host in ANY_ADDRESS:
+        raise UsageError(
+            f"--host {options.host} listens everywhere; give --advertise the name that clients connect to"
+        )
     listener = _bind(options.host, options.port)
     try:
         store = FileLogStore(options.data_dir)
