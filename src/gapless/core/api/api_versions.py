@@ -29,12 +29,11 @@ Level 1 of groups has the newer consumer protocol (KIP-848); at level 2 of trans
 def api_versions(node: Node, request: Request) -> ApiVersionsResponse:
     """Every API with its range, and every feature with its level."""
     response = describe_versions(ErrorCode.NONE)
-    # Clients before version 4 cannot read a lowest level of 0.
-    lowest = 0 if request.header.api_version >= 4 else 1
-    response.supported_features = [
-        ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=lowest, max_version=level)
-        for name, level in FEATURES.items()
-    ]
+    if request.header.api_version >= 4:  # clients before that cannot read a lowest level of 0
+        response.supported_features = [
+            ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=0, max_version=level)
+            for name, level in FEATURES.items()
+        ]
     response.finalized_features = [
         ApiVersionsResponse.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
         for name, level in FEATURES.items()
