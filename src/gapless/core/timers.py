@@ -59,8 +59,13 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def run_due(self, now_ms: int) -> None:
-        """Do everything whose time has come."""
-        while self._heap and self._heap[0][0] <= now_ms:
+        """Do everything whose time has come.
+
+        What is set meanwhile waits for the next call, even if it is due: work that goes on in slices lets
+        others have their turn in between.
+        """
+        newest = self._order
+        while self._heap and self._heap[0][0] <= now_ms and self._heap[0][1] <= newest:
             timer = heappop(self._heap)[2]
             if not timer.live:
                 continue

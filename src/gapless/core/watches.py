@@ -40,8 +40,8 @@ class Watches:
         queue = self._queues.get(partition)
         if queue is None:
             return
-        looks = queue[:]
-        left = [look for look in looks if not look()]
-        queue[: len(looks)] = left
-        if not queue:
+        left = [look for look in queue if not look()]  # those that are added meanwhile are looked at, too
+        if left:
+            queue[:] = left
+        else:
             del self._queues[partition]

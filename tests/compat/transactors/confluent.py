@@ -32,6 +32,7 @@ class ConfluentTransactor:
                 "transaction.timeout.ms": timeout_ms,
                 "linger.ms": 0,
                 "reconnect.backoff.max.ms": 200,
+                "metadata.recovery.strategy": "none",
             }
         )
         with _fencing():
