@@ -7,6 +7,7 @@ come back as events.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -191,6 +192,8 @@ class Shell:
         await self.serving.wait()
         if self.failure is not None:
             raise self.failure
+        gc.collect()
+        gc.freeze()  # what the start has made stays for good: no later collection has to look at it
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._keep_house)
 
     async def stop(self) -> None:
