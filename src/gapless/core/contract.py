@@ -58,6 +58,8 @@ class Started:
 
     host: str
     port: int
+    keeps_all: bool = True
+    """Whether nothing was lost since this broker last ran: it stopped cleanly, or the machine ran on."""
 
 
 @dataclass(slots=True)
@@ -97,11 +99,50 @@ class Refused:
 
 
 @dataclass(slots=True)
+class PeerAnswered:
+    """Another broker's answer to a `Call`; None if none came in time or the connection was lost."""
+
+    call: Call
+    message: Any
+
+
+@dataclass(slots=True)
+class BrokerDied:
+    """The coordination service knows that a broker's life is over: its process is gone for certain."""
+
+    node_id: int
+    epoch: int
+
+
+@dataclass(slots=True)
+class StopAsked:
+    """Hand over what is led here, then say `Stop`."""
+
+
+@dataclass(slots=True)
+class CaughtUp:
+    """All that was in the journal when `CatchUp` was asked for has come as `Committed`."""
+
+
+@dataclass(slots=True)
 class Tick:
     """Time has passed: a deadline may be due."""
 
 
-Event = Request | ConnectionClosed | Started | Flushed | DiskFailed | Committed | Refused | Tick
+Event = (
+    Request
+    | ConnectionClosed
+    | Started
+    | Flushed
+    | DiskFailed
+    | Committed
+    | Refused
+    | PeerAnswered
+    | BrokerDied
+    | StopAsked
+    | CaughtUp
+    | Tick
+)
 
 # --------------------------------------------------------------------------------------------- effects
 
@@ -138,4 +179,33 @@ class Close:
     reason: str
 
 
-Effect = Reply | Flush | Propose | Close
+@dataclass(slots=True, eq=False)
+class Call:
+    """Ask another broker; exactly one `PeerAnswered` with this very object follows."""
+
+    node_id: int
+    api_key: int
+    api_version: int
+    body: Any
+    timeout_ms: int
+
+
+@dataclass(slots=True)
+class CatchUp:
+    """Read the journal to its end before anything else happens, then say `CaughtUp`."""
+
+
+@dataclass(slots=True)
+class Tell:
+    """A line for the operator, once."""
+
+    text: str
+    is_problem: bool = False
+
+
+@dataclass(slots=True)
+class Stop:
+    """Nothing is led here any more: the process may end."""
+
+
+Effect = Reply | Flush | Propose | Close | Call | CatchUp | Tell | Stop

@@ -8,7 +8,9 @@ from uuid import UUID
 from gapless.core.contract import InvariantViolated
 from gapless.core.records import (
     BrokerRegistered,
+    BrokerRemoved,
     ConfigSet,
+    ControllerElected,
     MetadataRecord,
     PartitionChanged,
     ProducerIdsReserved,
@@ -29,7 +31,15 @@ class Topic:
 class Image:
     """The replayed state at `version`."""
 
-    __slots__ = ("brokers", "configs", "next_producer_id", "topics", "topics_by_id", "version")
+    __slots__ = (
+        "brokers",
+        "configs",
+        "controller",
+        "next_producer_id",
+        "topics",
+        "topics_by_id",
+        "version",
+    )
 
     def __init__(self) -> None:
         self.version = 0
@@ -37,6 +47,7 @@ class Image:
         self.topics_by_id: dict[UUID, Topic] = {}
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         self.brokers: dict[int, BrokerRegistered] = {}
+        self.controller = ControllerElected(-1, 0)
         self.next_producer_id = 0
 
     def replay(self, record: MetadataRecord) -> None:
@@ -58,10 +69,23 @@ class Image:
                 self.next_producer_id = record.next_producer_id
             case BrokerRegistered():
                 self.brokers[record.node_id] = record
+            case BrokerRemoved():
+                self.brokers.pop(record.node_id, None)
+            case ControllerElected():
+                self.controller = record
+
+    def is_live(self, node_id: int) -> bool:
+        """Whether a broker is registered and was not found dead or hung since."""
+        broker = self.brokers.get(node_id)
+        return broker is not None and not broker.fenced
+
+    def live_brokers(self) -> list[BrokerRegistered]:
+        """All brokers that may lead, in the order of their numbers."""
+        return [self.brokers[node_id] for node_id in sorted(self.brokers) if not self.brokers[node_id].fenced]
 
     def snapshot(self) -> list[MetadataRecord]:
         """Records that lead an empty image to this one."""
-        records: list[MetadataRecord] = list(self.brokers.values())
+        records: list[MetadataRecord] = [*self.brokers.values(), self.controller]
         for topic in self.topics.values():
             records.append(TopicCreated(topic.name, topic.topic_id))
             records += topic.partitions

@@ -8,7 +8,7 @@ written by the shell's journal, and take effect when they come back as `Committe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 from uuid import UUID
@@ -19,6 +19,7 @@ from gapless.core.compaction import Compaction
 from gapless.core.config_keys import BROKER, TOPIC
 from gapless.core.configs import Settings, TopicConfig
 from gapless.core.contract import (
+    Call,
     Close,
     Committed,
     ConnectionClosed,
@@ -28,22 +29,23 @@ from gapless.core.contract import (
     Flush,
     Flushed,
     InvariantViolated,
+    PeerAnswered,
     Propose,
     Randomness,
     Refused,
     Reply,
     Request,
     Started,
+    Tell,
     Tick,
     TopicPartition,
 )
-from gapless.core.coordinators import COORDINATORS
 from gapless.core.image import Image, Topic
 from gapless.core.log import LogFailed, LogStore
-from gapless.core.partition import NEVER_MS, Partition, log_config
+from gapless.core.partition import NEVER_MS, Partition
 from gapless.core.records import BrokerRegistered, ConfigSet, MetadataRecord, PartitionChanged, TopicDeleted
+from gapless.core.replicas import Replicas
 from gapless.core.sessions import FetchSessions
-from gapless.core.shard import Shard
 from gapless.core.timers import Timers
 from gapless.core.waiting import WaitingRequests
 from gapless.core.watches import Watches
@@ -63,18 +65,20 @@ class Node:
         self.randomness = randomness
         self.now_ms = 0
         self.image = Image()
-        self.partitions: dict[tuple[str, int], Partition] = {}
-        self.failed_partitions: dict[tuple[str, int], str] = {}
+        self.replicas = Replicas(self)
+        self.partitions = self.replicas.partitions
+        self.failed_partitions = self.replicas.failed
+        self.shards = self.replicas.shards
         self.waiting = WaitingRequests()
         self.watches = Watches()
         self.timers = Timers()
         self.compaction = Compaction(self)
-        self.shards: dict[tuple[str, int], Shard] = {}
         self.sessions = FetchSessions(settings.get("max.incremental.fetch.session.cache.slots"), randomness)
         self.producer_ids: range = range(0)
         self.serving = False
         self._started = False
         self._effects: list[Effect] = []
+        self._calls: dict[Call, Callable[[Any], None]] = {}
         self._touched: dict[TopicPartition, None] = {}
         self._changes: deque[Change] = deque()
         self._proposal: tuple[Change, Decision] | None = None
@@ -103,6 +107,8 @@ class Node:
                 self._on_refused(event)
             case DiskFailed():
                 self._on_disk_failed(event)
+            case PeerAnswered():
+                self._calls.pop(event.call)(event.message)
             case Started():
                 self._on_started(event)
         self._settle()
@@ -133,6 +139,16 @@ class Node:
     def touch(self, partition: Partition) -> None:
         """Something that requests may wait for has changed in this partition."""
         self._touched[partition.name] = None
+
+    def call(self, to: tuple[int, int, int], body: Any, timeout_ms: int, then: Callable[[Any], None]) -> None:
+        """Ask another broker (its id, the API, the version); `then` gets the answer, or None for none."""
+        call = Call(*to, body, timeout_ms)
+        self._calls[call] = then
+        self._effects.append(call)
+
+    def tell(self, text: str, *, is_problem: bool = False) -> None:
+        """Let the operator know, once."""
+        self._effects.append(Tell(text, is_problem))
 
     def flush_later(self, partition: Partition) -> None:
         """After an append: see that it is flushed within the topic's flush.ms."""
@@ -191,6 +207,10 @@ class Node:
     def topic_config(self, topic: str) -> TopicConfig:
         """A topic's settings in force."""
         return self.settings.topic_config(self.image.configs.get((TOPIC, topic), {}), *self.dynamic_configs())
+
+    def mark_touched(self, name: TopicPartition) -> None:
+        """Like `touch`, for a partition that is gone from here."""
+        self._touched[name] = None
 
     # ----------------------------------------------------------------------------------------- requests
 
@@ -252,7 +272,7 @@ class Node:
         self._started = True
         for topic in list(self.image.topics.values()):
             for assignment in topic.partitions:
-                self._take_up(topic, assignment)
+                self.replicas.take_up(topic, assignment)
 
         def decide() -> Decision:
             records: list[MetadataRecord] = [BrokerRegistered(self.node_id, event.host, event.port)]
@@ -268,8 +288,7 @@ class Node:
 
     def _begin_serving(self, _answer: Any) -> None:
         self.serving = True
-        for partition in self.partitions.values():
-            self._take_up_shard(partition)
+        self.replicas.begin_serving()
         self.compaction.begin()
         self._retention_due_ms = self.now_ms + self.settings.get("log.retention.check.interval.ms")
 
@@ -316,73 +335,9 @@ class Node:
             if not self._started:
                 continue
             if isinstance(record, PartitionChanged):
-                self._take_up(self.image.topics_by_id[record.topic_id], record)
+                self.replicas.take_up(self.image.topics_by_id[record.topic_id], record)
             elif isinstance(record, ConfigSet):
                 reconfigured[record.resource_type, record.resource_name] = None
             elif deleted is not None:
-                self._drop(deleted)
-        self._reconfigure(reconfigured)
-
-    def _take_up(self, topic: Topic, assignment: PartitionChanged) -> None:
-        name = TopicPartition(topic.name, assignment.partition)
-        if self.node_id not in assignment.replicas:
-            return
-        partition = self.partitions.get(name)
-        if partition is None:
-            config = self.topic_config(topic.name)
-            try:
-                log = self.store.open(topic.name, topic.topic_id, assignment.partition, log_config(config))
-                partition = Partition(name, topic.topic_id, self.node_id, log, config)
-            except LogFailed as error:
-                self.failed_partitions[name] = str(error)
-                return
-            self.failed_partitions.pop(name, None)
-            self.partitions[name] = partition
-        renewed = partition.leader_epoch != assignment.leader_epoch
-        partition.assign(assignment)
-        if self.serving and renewed:
-            self._take_up_shard(partition)
-        self.touch(partition)
-
-    def _take_up_shard(self, partition: Partition) -> None:
-        """Begin to coordinate what an internal partition holds, if this broker leads it (now)."""
-        self._drop_shard(partition.name)
-        new_state = COORDINATORS.get(partition.name.topic)
-        if new_state is not None and partition.is_leader:
-            self.shards[partition.name] = Shard(self, partition, new_state)
-
-    def _drop_shard(self, name: TopicPartition) -> None:
-        shard = self.shards.pop(name, None)
-        if shard is not None:
-            shard.resign()
-
-    def _drop(self, topic: Topic) -> None:
-        for assignment in topic.partitions:
-            name = TopicPartition(topic.name, assignment.partition)
-            self.failed_partitions.pop(name, None)
-            self._drop_shard(name)
-            if self.partitions.pop(name, None) is not None:
-                self._delete_log(name)
-            self._touched[name] = None
-        for shard in self.shards.values():
-            shard.topic_deleted(topic.name)
-
-    def _delete_log(self, name: TopicPartition) -> None:
-        try:
-            self.store.delete(*name)
-        except LogFailed as error:
-            # The topic is gone all the same; what is left is told, and moved aside if the name comes back.
-            self.failed_partitions[name] = str(error)
-
-    def _reconfigure(self, resources: Collection[tuple[int, str]]) -> None:
-        """Let partitions take over changed settings: a broker's are the defaults of all topics."""
-        names = [name for kind, name in resources if kind == TOPIC]
-        if any(kind == BROKER for kind, _ in resources):
-            names = list(self.image.topics)
-        for topic in filter(None, map(self.image.topics.get, names)):
-            config = self.topic_config(topic.name)
-            for assignment in topic.partitions:
-                partition = self.partitions.get((topic.name, assignment.partition))
-                if partition is not None:
-                    partition.configure(config)
-                    self.touch(partition)
+                self.replicas.drop_topic(deleted)
+        self.replicas.reconfigure(reconfigured)

@@ -30,9 +30,19 @@ class PartitionChanged:
     topic_id: UUID
     partition: int
     leader: int
+    """-1 while nobody leads."""
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    partition_epoch: int = 0
+    """Counts every change of this partition, of its leader or not."""
+    eligible: tuple[int, ...] = ()
+    """Not in sync, but known to hold all that was committed (KIP-966): they may lead if the set is empty."""
+    last_leader: int = -1
+    """Who led when nobody could any more."""
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    """What a reassignment under way brings to `replicas`, and takes away in the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +64,41 @@ class ProducerIdsReserved:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistered:
-    """A broker's life begins: where clients reach it."""
+    """A broker's life begins: where clients and other brokers reach it."""
 
     node_id: int
     host: str
     port: int
+    epoch: int = 0
+    """The journal's version with this record: a later life has a larger one."""
+    fenced: bool = False
+    """Found dead or hung: it leads nothing and is in no in-sync set until it registers anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRemoved:
+    """A broker left for good."""
+
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerElected:
+    """From now on this broker watches over the others and elects leaders."""
+
+    node_id: int
+    epoch: int
 
 
 MetadataRecord = (
-    TopicCreated | TopicDeleted | PartitionChanged | ConfigSet | ProducerIdsReserved | BrokerRegistered
+    TopicCreated
+    | TopicDeleted
+    | PartitionChanged
+    | ConfigSet
+    | ProducerIdsReserved
+    | BrokerRegistered
+    | BrokerRemoved
+    | ControllerElected
 )
 
 _KINDS: dict[str, type[Any]] = {
@@ -74,6 +110,8 @@ _KINDS: dict[str, type[Any]] = {
         ConfigSet,
         ProducerIdsReserved,
         BrokerRegistered,
+        BrokerRemoved,
+        ControllerElected,
     )
 }
 
@@ -90,7 +128,7 @@ def from_json(values: Mapping[str, Any]) -> MetadataRecord:
     kind = _KINDS[fields.pop("kind")]
     if "topic_id" in fields:
         fields["topic_id"] = UUID(fields["topic_id"])
-    for name in ("replicas", "isr"):
+    for name in ("replicas", "isr", "eligible", "adding", "removing"):
         if name in fields:
             fields[name] = tuple(fields[name])
     record: MetadataRecord = kind(**fields)
