@@ -56,6 +56,14 @@ def find_shard(node: Node, topic: str, key: str) -> Shard:
     return shard
 
 
+def coordinator_of(node: Node, topic: str, key: str) -> int:
+    """The broker that coordinates `key`; -1 if there is none now."""
+    internal = node.image.topics.get(topic)
+    if internal is None:
+        return -1
+    return internal.partitions[shard_of(key, len(internal.partitions))].leader
+
+
 def coordinates(topic: str, new_state: Callable[[Shard], ShardState]) -> None:
     """Register what is kept in an internal topic."""
     COORDINATORS[topic] = new_state

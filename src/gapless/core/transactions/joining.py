@@ -4,8 +4,7 @@ Clients of the newer protocol rely on it that the broker adds the partition; old
 broker verifies that. Either way no transaction is open in a partition that its coordinator does not know of,
 so none is left hanging there.
 
-Here is the seam to other brokers: a coordinator elsewhere is to be sent an AddPartitionsToTxn request; until
-brokers can talk to each other it is answered as one that is not here.
+A coordinator on another broker is asked by AddPartitionsToTxn.
 """
 
 from __future__ import annotations
@@ -14,17 +13,23 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core.contract import TopicPartition
+from gapless.core.coordinators import TRANSACTION_STATE, coordinator_of
 from gapless.core.shard import CoordinatorError
 from gapless.core.transactions import rules
 from gapless.core.transactions.state import TransactionsState, find_transactions
 from gapless.core.transactions.transaction import EACH_WITH_ITS_EPOCH
+from gapless.wire.apis import ApiKey
 from gapless.wire.errors import ErrorCode
+from gapless.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
 if TYPE_CHECKING:
     from gapless.core.node import Node
 
 RETRY_MS = 20
 GIVE_UP_MS = 100
+ADDS_VERSION = 5
+VERIFIES_VERSION = 4
+ANSWER_WITHIN_MS = 2000
 
 Errors = dict[TopicPartition, ErrorCode]
 
@@ -57,6 +62,14 @@ def join(node: Node, joining: Joining, then: Callable[[Errors], None]) -> None:
 
 
 def _ask(node: Node, joining: Joining, then: Callable[[Errors], None]) -> None:
+    coordinator = coordinator_of(node, TRANSACTION_STATE, joining.transactional_id)
+    if coordinator >= 0 and coordinator != node.node_id:
+        _ask_elsewhere(node, coordinator, joining, then)
+    else:
+        _ask_here(node, joining, then)
+
+
+def _ask_here(node: Node, joining: Joining, then: Callable[[Errors], None]) -> None:
     partitions = joining.partitions
     try:
         transactions = find_transactions(node, joining.transactional_id)
@@ -73,6 +86,43 @@ def _ask(node: Node, joining: Joining, then: Callable[[Errors], None]) -> None:
         return
     transactions.shard.when_committed(
         lambda error: then(dict.fromkeys(partitions, error) if error else errors)
+    )
+
+
+def _ask_elsewhere(node: Node, coordinator: int, joining: Joining, then: Callable[[Errors], None]) -> None:
+    def answered(response: AddPartitionsToTxnResponse | None) -> None:
+        errors = dict.fromkeys(joining.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        for result in [] if response is None else response.results_by_transaction:
+            for topic in result.topic_results:
+                for part in topic.results_by_partition:
+                    name = TopicPartition(topic.name, part.partition_index)
+                    errors[name] = ErrorCode(part.partition_error_code)
+        then(errors)
+
+    version = ADDS_VERSION if joining.adds else VERIFIES_VERSION
+    to = coordinator, int(ApiKey.ADD_PARTITIONS_TO_TXN), version
+    node.call(to, _joining_request(joining), ANSWER_WITHIN_MS, answered)
+
+
+def _joining_request(joining: Joining) -> AddPartitionsToTxnRequest:
+    kind = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+    producer_id, producer_epoch = joining.producer
+    topics: dict[str, list[int]] = {}
+    for topic, partition in joining.partitions:
+        topics.setdefault(topic, []).append(partition)
+    return AddPartitionsToTxnRequest(
+        transactions=[
+            kind(
+                transactional_id=joining.transactional_id,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                verify_only=not joining.adds,
+                topics=[
+                    kind.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
+                    for topic, indexes in topics.items()
+                ],
+            )
+        ]
     )
 
 

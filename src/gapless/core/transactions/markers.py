@@ -1,9 +1,7 @@
 """Markers: the word in each partition of a transaction that it was committed or aborted.
 
 `write_marker` is the side of a partition's leader. `send_markers` is the coordinator's: it finds each leader
-and gives it its markers. Here is the seam to other brokers: a leader elsewhere is to be sent a
-WriteTxnMarkers request; until brokers can talk to each other its partitions are answered as led elsewhere,
-and tried again.
+and gives it its markers, another broker by one WriteTxnMarkers request for all that it leads.
 """
 
 from __future__ import annotations
@@ -14,12 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from gapless.core.contract import TopicPartition
 from gapless.core.producers import RefusedBatch
 from gapless.core.transactions.transaction import EACH_WITH_ITS_EPOCH
+from gapless.wire.apis import ApiKey
 from gapless.wire.errors import ErrorCode
+from gapless.wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from gapless.wire.transaction_records import EndMarker
 
 if TYPE_CHECKING:
     from gapless.core.node import Node
     from gapless.core.partition import Partition
+
+
+WRITE_TXN_MARKERS_VERSION = 2
+ANSWER_WITHIN_MS = 3000
+"""A leader that stays silent for longer has probably lost its partitions: the next try asks the new one."""
 
 
 class Ending(NamedTuple):
@@ -38,14 +43,64 @@ def send_markers(
     then: Callable[[TopicPartition, ErrorCode], None],
 ) -> None:
     """Let every partition's leader write the marker; `then` hears of each when committed, or why not."""
+    elsewhere: dict[int, list[TopicPartition]] = {}
     for name in partitions:
         topic = node.image.topics.get(name.topic)
         if topic is None or name.partition >= len(topic.partitions):
             then(name, ErrorCode.NONE)  # deleted meanwhile: nobody will read it
-        elif topic.partitions[name.partition].leader == node.node_id:
+            continue
+        leader = topic.partitions[name.partition].leader
+        if leader == node.node_id:
             write_marker(node, name, ending, lambda error, name=name: then(name, error))  # type: ignore[misc]
+        elif leader < 0:
+            then(name, ErrorCode.LEADER_NOT_AVAILABLE)
         else:
-            then(name, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            elsewhere.setdefault(leader, []).append(name)
+    for leader, names in elsewhere.items():
+        _send_elsewhere(node, leader, ending, names, then)
+
+
+def _send_elsewhere(
+    node: Node,
+    leader: int,
+    ending: Ending,
+    names: list[TopicPartition],
+    then: Callable[[TopicPartition, ErrorCode], None],
+) -> None:
+    def answered(response: WriteTxnMarkersResponse | None) -> None:
+        errors = dict.fromkeys(names, ErrorCode.REQUEST_TIMED_OUT)
+        for result in [] if response is None else response.markers:
+            for topic in result.topics:
+                for part in topic.partitions:
+                    errors[TopicPartition(topic.name, part.partition_index)] = ErrorCode(part.error_code)
+        for name in names:
+            then(name, errors[name])
+
+    to = leader, int(ApiKey.WRITE_TXN_MARKERS), WRITE_TXN_MARKERS_VERSION
+    node.call(to, _markers_request(ending, names), ANSWER_WITHIN_MS, answered)
+
+
+def _markers_request(ending: Ending, names: list[TopicPartition]) -> WriteTxnMarkersRequest:
+    producer_id, producer_epoch = ending.producer
+    marker = WriteTxnMarkersRequest.WritableTxnMarker
+    topics: dict[str, list[int]] = {}
+    for topic, partition in names:
+        topics.setdefault(topic, []).append(partition)
+    return WriteTxnMarkersRequest(
+        markers=[
+            marker(
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                transaction_result=ending.committed,
+                topics=[
+                    marker.WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+                    for topic, indexes in topics.items()
+                ],
+                coordinator_epoch=ending.coordinator_epoch,
+                transaction_version=ending.transaction_version,
+            )
+        ]
+    )
 
 
 def write_marker(node: Node, name: TopicPartition, ending: Ending, then: Callable[[ErrorCode], None]) -> None:
