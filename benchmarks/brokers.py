@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from gapless.testing.apache_kafka import ApacheKafka
-from gapless.testing.cluster import EmbeddedBroker
+from gapless.testing.broker import EmbeddedBroker
 from gapless.testing.processes import free_ports
 
 OURS = "gapless"

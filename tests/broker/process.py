@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gapless.testing.cluster import EmbeddedBroker
+from gapless.testing.broker import EmbeddedBroker
 from gapless.testing.processes import free_ports
 from tests.broker.raw import PATIENCE_S, RawClient, batch_of
 

@@ -12,7 +12,7 @@ import pytest
 
 from gapless.cli import run
 from gapless.testing.apache_kafka import ApacheKafka
-from gapless.testing.cluster import EmbeddedBroker
+from gapless.testing.broker import EmbeddedBroker
 
 
 class Ran(NamedTuple):

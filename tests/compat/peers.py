@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gapless.testing.apache_kafka import ApacheKafka
-from gapless.testing.cluster import EmbeddedBroker
+from gapless.testing.broker import EmbeddedBroker
 
 # Looked after often, so that a test of retention need not wait for minutes; nor for a dead member of a group.
 SETTINGS = {

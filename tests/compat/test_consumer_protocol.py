@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from gapless.jars import jar_paths
 from gapless.java import find_java
 from gapless.testing.apache_kafka import TOOLS
-from gapless.testing.cluster import EmbeddedBroker
+from gapless.testing.broker import EmbeddedBroker
 
 from .clients import Deadline
 from .conftest import NewTopic as MakeTopic

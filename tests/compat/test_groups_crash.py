@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gapless.core.shard import shard_of
-from gapless.testing.cluster import EmbeddedBroker
+from gapless.testing.broker import EmbeddedBroker
 from gapless.wire.group_records import GroupKey, decode_group, decode_key
 
 from .clients import Deadline

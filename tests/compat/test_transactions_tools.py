@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gapless.testing.apache_kafka import kafka_tool
-from gapless.testing.cluster import EmbeddedBroker
+from gapless.testing.broker import EmbeddedBroker
 
 from .clients import ANSWER_TIMEOUT_S, eventually
 from .conftest import NewTopic as MakeTopic

@@ -20,7 +20,7 @@ from gapless.cli.output import note, say, say_json, say_table, styled
 from gapless.cli.progress import Screen
 from gapless.errors import ExitCode, GaplessError, UsageError
 from gapless.pipeline import require_spark
-from gapless.testing.cluster import EmbeddedBroker
+from gapless.testing.broker import EmbeddedBroker
 
 if TYPE_CHECKING:
     from gapless.demo.scenario import Result

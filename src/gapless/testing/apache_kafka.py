@@ -11,22 +11,19 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import NoReturn
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from gapless.errors import GaplessError
 from gapless.jars import jar_paths
 from gapless.java import find_java
-from gapless.testing.processes import GuardedProcess, free_ports
+from gapless.testing.processes import free_ports
+from gapless.testing.server import Server, ServerFailed
 
 START_ATTEMPTS = 3
-STOP_TIMEOUT_S = 20.0
 CLUSTER_ID = "Z2FwbGVzcy10ZXN0LTAwMQ"
 
 # What Kafka's start script passes for a server.
@@ -72,7 +69,7 @@ TOOLS = {
 }
 
 
-class ApacheKafkaFailed(GaplessError):
+class ApacheKafkaFailed(ServerFailed):
     """Apache Kafka did not start, or one of its tools failed. The message has the end of what it said."""
 
 
@@ -98,13 +95,16 @@ def _java_command(*options: str) -> list[str | Path]:
     return [find_java().executable, *options, "-cp", f"{folder}/*"]
 
 
-class ApacheKafka:
+class ApacheKafka(Server):
     """One Apache Kafka node, broker and controller in one process, that ends with the `with` block.
 
     `properties` are server properties on top of those of a single node. After `kill()` or `stop()`, `start()`
     finds the same data and the same ports again. `prepare()` formats the disk and is part of the first
     `start()`; call it before if only the start is to be measured.
     """
+
+    name = "Apache Kafka"
+    failed = ApacheKafkaFailed
 
     def __init__(
         self,
@@ -113,36 +113,16 @@ class ApacheKafka:
         properties: Mapping[str, str] | None = None,
         start_timeout_s: float = 90.0,
     ) -> None:
+        super().__init__(start_timeout_s)
         self._heap_mb = heap_mb
         self._properties = dict(properties or {})
-        self._start_timeout_s = start_timeout_s
         self._folder: Path | None = None
         self._port = 0
-        self._process: GuardedProcess | None = None
         self._was_up = False
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self._port}"
-
-    @property
-    def pid(self) -> int:
-        if self._process is None:
-            raise ApacheKafkaFailed("Apache Kafka is not running: call start() first")
-        return self._process.pid
 
     @property
     def folder(self) -> Path:
@@ -174,34 +154,21 @@ class ApacheKafka:
 
     def start(self) -> None:
         """Start, and return when clients can use it. Fails with the end of its log if it does not come up."""
-        if self._process is not None and self._process.running():
+        if self.running:
             return
         self.prepare()
         for attempt in range(1, START_ATTEMPTS + 1):
-            self._process = self._launch()
-            if self._wait_until_usable():
+            try:
+                self._launch(self._command(), self._is_usable)
+            except ApacheKafkaFailed:
+                said = self.log_file.read_text(errors="replace")
+                # Between our choice of a port and Kafka's use of it somebody else may have taken it.
+                if self._was_up or "Address already in use" not in said or attempt == START_ATTEMPTS:
+                    self._give_up()
+                self._write_configuration()
+            else:
                 self._was_up = True
                 return
-            self._process.kill()
-            self._process = None
-            said = self.log_file.read_text(errors="replace")
-            # Between our choice of a port and Kafka's use of it somebody else may have taken it.
-            if self._was_up or "Address already in use" not in said or attempt == START_ATTEMPTS:
-                break
-            self._write_configuration()
-        self._give_up()
-
-    def kill(self) -> None:
-        """SIGKILL: what a crash of the process leaves is what is left."""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
-
-    def stop(self) -> None:
-        """SIGTERM: a clean stop; a kill if that takes too long."""
-        if self._process is not None:
-            self._process.stop(STOP_TIMEOUT_S)
-            self._process = None
 
     def close(self) -> None:
         """Stop, and remove all that it left on disk."""
@@ -237,17 +204,15 @@ class ApacheKafka:
         }
         self._configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
-    def _launch(self) -> GuardedProcess:
+    def _command(self) -> list[str | Path]:
         options = (
             *(f"-Xmx{self._heap_mb}m", f"-Xms{self._heap_mb}m", *_SERVER_OPTIONS),
             f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
         )
-        command = [*_java_command(*options), "kafka.Kafka", self._configuration]
-        return GuardedProcess(command, output=self.log_file)
+        return [*_java_command(*options), "kafka.Kafka", self._configuration]
 
-    def _wait_until_usable(self) -> bool:
-        """Ask as a client until the node answers with itself; false if it ended or took too long."""
-        deadline = time.monotonic() + self._start_timeout_s
+    def _is_usable(self) -> bool:
+        """Ask as a client whether the node answers with itself."""
         client = AdminClient(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -256,15 +221,12 @@ class ApacheKafka:
                 "log_level": 0,
             }
         )
-        while self._process is not None and self._process.running() and time.monotonic() < deadline:
-            try:
-                if client.list_topics(timeout=1.0).brokers:
-                    return True
-            except KafkaException:
-                continue  # not yet; the deadline decides
-        return False
+        try:
+            return bool(client.list_topics(timeout=1.0).brokers)
+        except KafkaException:
+            return False
 
-    def _give_up(self) -> None:
+    def _give_up(self) -> NoReturn:
         """Keep the log, and nothing else, for whoever wants to know why."""
         end = "\n".join(self.log_file.read_text(errors="replace").splitlines()[-15:])
         kept = self.log_file

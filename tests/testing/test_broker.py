@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from gapless.testing.cluster import BrokerFailed, EmbeddedBroker
+from gapless.testing.broker import BrokerFailed, EmbeddedBroker
 from gapless.testing.processes import free_ports
 
 
