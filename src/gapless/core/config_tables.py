@@ -61,6 +61,13 @@ TOPIC_KEYS = _table(
         synonyms=(Synonym("log.flush.interval.ms"), Synonym("log.flush.scheduler.interval.ms")),
     ),
     Key(
+        "gapless.replicate.flushed.only",
+        Kind.BOOLEAN,
+        "false",
+        "Whether followers get only what the leader has on disk. Not a setting of Kafka's.",
+        synonyms=(Synonym("gapless.replicate.flushed.only"),),
+    ),
+    Key(
         "index.interval.bytes",
         Kind.INT,
         "4096",
@@ -179,6 +186,33 @@ TOPIC_KEYS = _table(
 
 _OWN_BROKER_KEYS = _table(
     Key("auto.create.topics.enable", Kind.BOOLEAN, "true", "Create a topic when a producer first names it."),
+    Key(
+        "auto.leader.rebalance.enable",
+        Kind.BOOLEAN,
+        "true",
+        "Whether leadership goes back to a partition's first replica once that is in sync again.",
+    ),
+    Key(
+        "broker.heartbeat.interval.ms",
+        Kind.INT,
+        "500",
+        "How often a broker asks the others whether they are there.",
+        at_least=1,
+    ),
+    Key(
+        "broker.session.timeout.ms",
+        Kind.INT,
+        "3000",
+        "A broker that was silent for so long is hung: others lead in its place.",
+        at_least=1,
+    ),
+    Key(
+        "controlled.shutdown.timeout.ms",
+        Kind.INT,
+        "5000",
+        "How long a broker that is asked to stop tries to hand over what it leads. Not a setting of Kafka's.",
+        at_least=0,
+    ),
     Key(
         "connections.max.idle.ms",
         Kind.LONG,
@@ -305,6 +339,13 @@ _OWN_BROKER_KEYS = _table(
         at_least=1024,
     ),
     Key(
+        "leader.imbalance.check.interval.seconds",
+        Kind.LONG,
+        "300",
+        "How often the controller looks for partitions that their first replica does not lead.",
+        at_least=1,
+    ),
+    Key(
         "log.cleaner.backoff.ms",
         Kind.LONG,
         "15000",
@@ -345,6 +386,41 @@ _OWN_BROKER_KEYS = _table(
         str(256 * 2**20),
         "Memory for requests that are still arriving; past it the slowest sender is disconnected.",
         at_least=2**20,
+    ),
+    Key(
+        "replica.fetch.backoff.ms",
+        Kind.INT,
+        "100",
+        "How long a follower waits after a failed fetch.",
+        at_least=0,
+    ),
+    Key(
+        "replica.fetch.max.bytes",
+        Kind.INT,
+        str(2**20),
+        "The most that a follower asks of one partition at a time.",
+        at_least=0,
+    ),
+    Key(
+        "replica.fetch.response.max.bytes",
+        Kind.INT,
+        str(10 * 2**20),
+        "The most that a follower asks of one leader at a time.",
+        at_least=0,
+    ),
+    Key(
+        "replica.fetch.wait.max.ms",
+        Kind.INT,
+        "500",
+        "How long a leader lets a follower's fetch wait for records.",
+        at_least=0,
+    ),
+    Key(
+        "replica.lag.time.max.ms",
+        Kind.LONG,
+        "30000",
+        "A follower that has not caught up for so long leaves the in-sync set.",
+        at_least=1,
     ),
     Key(
         "socket.request.max.bytes",

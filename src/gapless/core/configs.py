@@ -48,6 +48,8 @@ class TopicConfig:
 
     flush_before_ack: bool
     """Whether a record counts as written only once it is on stable storage."""
+    replicate_flushed_only: bool
+    """Whether followers get only what the leader has on stable storage."""
 
 
 class Settings:
@@ -127,4 +129,5 @@ class Settings:
             index_interval_bytes=value("index.interval.bytes"),
             file_delete_delay_ms=value("file.delete.delay.ms"),
             flush_before_ack=value("flush.messages") == 1,
+            replicate_flushed_only=value("gapless.replicate.flushed.only"),
         )
