@@ -1,0 +1,47 @@
+"""The launcher of a cluster of the real Apache Kafka."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gapless.testing.apache_cluster import NODES, ApacheCluster
+from gapless.testing.quiet import quiet_logger
+from tests.conftest import Require
+
+pytestmark = pytest.mark.apache
+
+QUICK_TO_FENCE = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "200"}
+
+
+def test_a_cluster_survives_its_leader_and_leaves_nothing(require: Require) -> None:
+    require("apache-kafka")
+    with ApacheCluster(heap_mb=256, properties=QUICK_TO_FENCE) as kafka:
+        folders = [node.folder for node in kafka.nodes]
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap}, logger=quiet_logger())
+        admin.create_topics([NewTopic("letters", 1, NODES)])["letters"].result(30)
+        leader = admin.list_topics("letters", timeout=30).topics["letters"].partitions[0].leader
+        failures: list[object] = []
+        producer = Producer(
+            {
+                "bootstrap.servers": kafka.bootstrap,
+                "acks": "all",
+                "logger": quiet_logger(),
+                "on_delivery": lambda error, _: failures.append(error) if error else None,
+            }
+        )
+        producer.produce("letters", b"before")
+        assert producer.flush(30) == 0
+
+        kafka.node(leader).kill()
+        assert len(kafka.running) == NODES - 1
+        producer.produce("letters", b"after")
+        assert producer.flush(60) == 0
+        assert failures == []
+        assert admin.list_topics("letters", timeout=30).topics["letters"].partitions[0].leader != leader
+
+        kafka.start()
+        assert kafka.running == kafka.nodes
+    assert kafka.running == []
+    assert not any(folder.exists() for folder in folders)
