@@ -19,7 +19,10 @@ from gapless.core.compaction import Compaction
 from gapless.core.config_keys import BROKER, TOPIC
 from gapless.core.configs import Settings, TopicConfig
 from gapless.core.contract import (
+    BrokerDied,
     Call,
+    CatchUp,
+    CaughtUp,
     Close,
     Committed,
     ConnectionClosed,
@@ -36,14 +39,17 @@ from gapless.core.contract import (
     Reply,
     Request,
     Started,
+    Stop,
+    StopAsked,
     Tell,
     Tick,
     TopicPartition,
 )
 from gapless.core.image import Image, Topic
-from gapless.core.log import LogFailed, LogStore
+from gapless.core.log import LogStore
+from gapless.core.membership.membership import Membership
 from gapless.core.partition import NEVER_MS, Partition
-from gapless.core.records import BrokerRegistered, ConfigSet, MetadataRecord, PartitionChanged, TopicDeleted
+from gapless.core.records import ConfigSet, MetadataRecord, PartitionChanged, TopicDeleted
 from gapless.core.replicas import Replicas
 from gapless.core.sessions import FetchSessions
 from gapless.core.timers import Timers
@@ -73,6 +79,7 @@ class Node:
         self.watches = Watches()
         self.timers = Timers()
         self.compaction = Compaction(self)
+        self.membership = Membership(self)
         self.sessions = FetchSessions(settings.get("max.incremental.fetch.session.cache.slots"), randomness)
         self.producer_ids: range = range(0)
         self.serving = False
@@ -91,6 +98,12 @@ class Node:
         """Let one thing happen at `now_ms`; what must follow from it, in order."""
         self.now_ms = now_ms
         effects = self._effects = []
+        if self.membership.pause.admits(event):
+            self._dispatch(event)
+        self._settle()
+        return effects
+
+    def _dispatch(self, event: Event) -> None:
         match event:
             case Request():
                 self._on_request(event)
@@ -111,11 +124,24 @@ class Node:
                 self._calls.pop(event.call)(event.message)
             case Started():
                 self._on_started(event)
-        self._settle()
-        return effects
+            case _:
+                self._dispatch_membership(event)
+
+    def _dispatch_membership(self, event: Event) -> None:
+        match event:
+            case BrokerDied():
+                self.membership.broker_died(event)
+            case StopAsked():
+                self.membership.stop_asked()
+            case CaughtUp():
+                for held in self.membership.pause.resume():
+                    self._dispatch(held)
+                self._on_tick()
 
     def next_deadline(self) -> int | None:
         """When to `Tick` next, if nothing else happens."""
+        if self.membership.pause.holding:
+            return None
         deadline = self.waiting.next_deadline()
         due_ms = NEVER_MS if deadline is None else deadline
         if self._flush_deadlines:
@@ -149,6 +175,14 @@ class Node:
     def tell(self, text: str, *, is_problem: bool = False) -> None:
         """Let the operator know, once."""
         self._effects.append(Tell(text, is_problem))
+
+    def catch_up(self) -> None:
+        """Ask for all that is in the journal."""
+        self._effects.append(CatchUp())
+
+    def stop(self) -> None:
+        """Let the process end."""
+        self._effects.append(Stop())
 
     def flush_later(self, partition: Partition) -> None:
         """After an append: see that it is flushed within the topic's flush.ms."""
@@ -274,26 +308,14 @@ class Node:
             for assignment in topic.partitions:
                 self.replicas.take_up(topic, assignment)
 
-        def decide() -> Decision:
-            records: list[MetadataRecord] = [BrokerRegistered(self.node_id, event.host, event.port)]
-            for topic in self.image.topics.values():
-                records += [
-                    PartitionChanged(p.topic_id, p.partition, p.leader, p.leader_epoch + 1, p.replicas, p.isr)
-                    for p in topic.partitions
-                    if p.leader == self.node_id
-                ]
-            return Decision(records, lambda: None)
+        self.membership.register(event, then=self._begin_serving)
 
-        self.propose(Change(decide, done=self._begin_serving, failed=self._cannot_start))
-
-    def _begin_serving(self, _answer: Any) -> None:
+    def _begin_serving(self) -> None:
         self.serving = True
         self.replicas.begin_serving()
         self.compaction.begin()
         self._retention_due_ms = self.now_ms + self.settings.get("log.retention.check.interval.ms")
-
-    def _cannot_start(self, reason: str) -> None:
-        raise LogFailed(reason)
+        self.membership.begin()
 
     def _propose_next(self) -> None:
         while self._proposal is None and self._changes:
@@ -314,6 +336,7 @@ class Node:
             change, decision = self._proposal
             self._proposal = None
             change.done(decision.answer())
+        self.membership.replayed(event.records)
         self._propose_next()
 
     def _on_refused(self, event: Refused) -> None:
