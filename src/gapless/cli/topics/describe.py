@@ -11,19 +11,32 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, Top
 from gapless.cli.connection import BootstrapOption, ClientConfigOption, Connection, JsonOption, kafka_errors
 from gapless.cli.group import examples
 from gapless.cli.output import say, say_json, say_table
+from gapless.cli.single_brokers import SingleBrokers
 from gapless.cli.topics.offsets import ask_ranges
+from gapless.cli.topics.replicas import ask_replicas
 
-EXAMPLES = examples("gapless topics describe orders", "gapless topics describe orders --json | jq .configs")
+EXAMPLES = examples(
+    "gapless topics describe orders",
+    "gapless topics describe orders --json | jq .configs",
+    "gapless topics describe orders --replicas",
+)
 
 
 def describe(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The topic.")],
+    replicas: Annotated[
+        bool, typer.Option("--replicas", help="Ask each replica for the state of its own log.")
+    ] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = None,
     client_config: ClientConfigOption = None,
 ) -> None:
     """Show a topic's partitions with leader, replicas and offsets, and its settings that are not defaults."""
-    admin = Connection(bootstrap, client_config).admin()
+    connection = Connection(bootstrap, client_config)
+    if replicas:
+        describe_replicas(connection, name, as_json)
+        return
+    admin = connection.admin()
     with kafka_errors(f"cannot describe {name}"):
         topic = admin.describe_topics(TopicCollection([name]), request_timeout=10)[name].result()
         configs = _settings_of(admin, name)
@@ -59,6 +72,27 @@ def describe(
         say_table(("setting", "value", "set by"), [(c["name"], c["value"], c["source"]) for c in configs])
     else:
         say("all settings are defaults")
+
+
+def describe_replicas(connection: Connection, name: str, as_json: bool) -> None:
+    """Leader, epoch and in-sync set of each partition, and start, end and high watermark of each replica."""
+    brokers = SingleBrokers(connection)
+    try:
+        states = ask_replicas(brokers, name)
+    finally:
+        brokers.close()
+    if as_json:
+        partitions = [
+            {**state._asdict(), "replicas": [replica._asdict() for replica in state.replicas]}
+            for state in states
+        ]
+        say_json({"topic": name, "partitions": partitions})
+        return
+    say_table(
+        ("partition", "epoch", "broker", "role", "start", "end", "high watermark"),
+        [(state.partition, state.leader_epoch, *replica) for state in states for replica in state.replicas],
+        title=name,
+    )
 
 
 def _partitions_of(admin: AdminClient, topic: TopicDescription) -> list[dict[str, Any]]:
