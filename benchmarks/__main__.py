@@ -26,10 +26,11 @@ QUICK_ROUNDS = 2
 
 EPILOG = """\
 A ratio is ours to Apache Kafka's of the same round; targets are for the median of the ratios.
-There are two programmes, each with its own report: broker (about a quarter of an hour on two cores) and
-coordination (groups and transactions, about five minutes). --only takes their names, and those of their
-parts. They want an idle machine. A whole programme writes results/PROGRAMME.*; a quick, partial or lone run
-writes results/partial-PROGRAMME.* unless --out says otherwise.
+There are three programmes, each with its own report: broker (about a quarter of an hour on two cores),
+coordination (groups and transactions, about five minutes) and cluster (three brokers of each, about half an
+hour). --only takes their names, and those of their parts. They want an idle machine. A whole programme
+writes results/PROGRAMME.*; a quick, partial or lone run writes results/partial-PROGRAMME.* unless --out says
+otherwise.
 """
 
 
@@ -92,7 +93,7 @@ def run(
     settings = {
         "programme": programme.name,
         "rounds": rounds,
-        "order": "A B, B A, … one broker at a time, fresh data each",
+        "order": "A B, B A, … one contender at a time, fresh data each",
         "took_s": round(time.monotonic() - began_s),
         "small": sizes != FULL,
         "sizes": asdict(sizes),

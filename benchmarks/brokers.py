@@ -22,13 +22,17 @@ KAFKA_HEAP_MB = 1024
 
 
 class Broker(Protocol):
-    """One broker for one session."""
+    """One broker, or several that are one cluster, for one session."""
+
+    replicas: int
+    """Of each partition of a topic that a session makes."""
 
     @property
     def bootstrap(self) -> str: ...
 
     @property
-    def pid(self) -> int: ...
+    def pids(self) -> list[int]:
+        """Of all its processes."""
 
     def prepare(self) -> None:
         """Whatever must be done once before the first start and is not part of it."""
@@ -43,14 +47,16 @@ class Broker(Protocol):
 class Gapless:
     """Our broker, as users run it: `gapless up`."""
 
+    replicas = 1
+
     def __init__(self) -> None:
         port = free_ports(1)[0]
         self.bootstrap = f"127.0.0.1:{port}"
         self._broker = EmbeddedBroker(port=port)
 
     @property
-    def pid(self) -> int:
-        return self._broker.pid
+    def pids(self) -> list[int]:
+        return [self._broker.pid]
 
     def prepare(self) -> None:
         """Nothing: a folder needs no formatting."""
@@ -66,6 +72,8 @@ class Gapless:
 class Kafka:
     """Apache Kafka with a heap of 1 GB, its disk formatted before the clock runs."""
 
+    replicas = 1
+
     def __init__(self) -> None:
         self._broker = ApacheKafka(heap_mb=KAFKA_HEAP_MB)
 
@@ -74,8 +82,8 @@ class Kafka:
         return self._broker.bootstrap
 
     @property
-    def pid(self) -> int:
-        return self._broker.pid
+    def pids(self) -> list[int]:
+        return [self._broker.pid]
 
     def prepare(self) -> None:
         self._broker.prepare()
@@ -88,6 +96,6 @@ class Kafka:
         self._broker.close()
 
 
-def make(name: str) -> Broker:
+def make_one(name: str) -> Broker:
     """A new broker of that kind, not started."""
     return Gapless() if name == OURS else Kafka()

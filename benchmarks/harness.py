@@ -85,7 +85,7 @@ class Harness:
                     self._run_session(suite, contender, where, progress)
 
     def _run_session(self, suite: Suite, contender: str, where: str, progress: Progress) -> None:
-        session = Session(contender, self._sizes)
+        session = Session(suite.make(contender), self._sizes)
         try:
             for step in suite.steps:
                 progress.begin(f"{where} · {step.title}")

@@ -121,6 +121,7 @@ def _brief(cell: Cell) -> str:
         "broker_cpu": "broker CPU",
         "p50": "median",
         "start": "first acknowledgement",
+        "gap": "gap in writes",
     }
     return names.get(cell.figure.key, cell.figure.label)
 

@@ -107,7 +107,8 @@ def _columns(cell: Cell) -> tuple[str, str, str, str]:
 
 
 def _ratio(ratio: Summary) -> str:
-    return f"{ratio.median:.2f} ({ratio.lowest:.2f}–{ratio.highest:.2f})"
+    digits = 2 if ratio.median >= 0.1 else 3
+    return f"{ratio.median:.{digits}f} ({ratio.lowest:.{digits}f}–{ratio.highest:.{digits}f})"
 
 
 _COUNTERS = (

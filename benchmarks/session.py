@@ -1,4 +1,4 @@
-"""One broker's life in a benchmark: fresh data, started when needed, loaded by clients, then gone."""
+"""A broker's or a cluster's life in a benchmark: fresh data, started when needed, loaded, then gone."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import IO
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, BrokerMetadata, NewTopic
 
-from benchmarks import brokers
+from benchmarks.brokers import Broker
 from benchmarks.clients.jobs import FirstAck, Job, Produce, encode
 from benchmarks.sizes import Sizes
 from gapless.errors import GaplessError
@@ -31,39 +31,38 @@ class BenchmarkFailed(GaplessError):
 class Session:
     """What a step of a scenario works with."""
 
-    def __init__(self, contender: str, sizes: Sizes) -> None:
-        self.contender = contender
+    def __init__(self, broker: Broker, sizes: Sizes) -> None:
         self.sizes = sizes
-        self._broker = brokers.make(contender)
+        self.broker = broker
         self._started = False
         self._topics: set[str] = set()
 
     @property
-    def broker_pid(self) -> int:
+    def broker_pids(self) -> list[int]:
         self.start()
-        return self._broker.pid
+        return self.broker.pids
 
     @property
     def bootstrap(self) -> str:
         self.start()
-        return self._broker.bootstrap
+        return self.broker.bootstrap
 
     def start(self) -> None:
         """Start the broker unless it runs."""
         if not self._started:
-            self._broker.prepare()
-            self._broker.start()
+            self.broker.prepare()
+            self.broker.start()
             self._started = True
 
     def start_and_time_first_ack(self) -> float:
-        """Seconds from the launch of the process to the first record that it acknowledged."""
-        self._broker.prepare()
-        job = FirstAck(self._broker.bootstrap, "first", _TOPIC_TIMEOUT_S)
+        """Seconds from the launch to the first record that every replica has acknowledged."""
+        self.broker.prepare()
+        job = FirstAck(self.broker.bootstrap, "first", self.broker.replicas, _TOPIC_TIMEOUT_S)
         with _client(job) as client:
             try:
                 _expect_waiting(client)
                 launched_at_s = time.monotonic()
-                self._broker.start()
+                self.broker.start()
             except BaseException:
                 client.kill()
                 raise
@@ -72,19 +71,34 @@ class Session:
 
     def discard(self) -> None:
         """Kill the broker and remove its data."""
-        self._broker.discard()
+        self.broker.discard()
 
     def create_topic(self, name: str, partitions: int = 1) -> str:
-        """A topic with one replica whose partitions all have a leader."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 3})
-        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(_TOPIC_TIMEOUT_S)
-        deadline = time.monotonic() + _TOPIC_TIMEOUT_S
-        while not _has_leaders(admin, name, partitions):
-            if time.monotonic() > deadline:
-                raise BenchmarkFailed(f"topic {name} had no leaders after {_TOPIC_TIMEOUT_S:.0f} s")
-            time.sleep(0.05)
+        """A topic whose partitions all have a leader; in a cluster two of the three replicas must follow."""
+        replicas = self.broker.replicas
+        config = {"min.insync.replicas": str(replicas - 1)} if replicas > 1 else {}
+        topic = NewTopic(name, partitions, replicas, config=config)
+        admin = self._admin()  # kept: an answer does not outlive who asked
+        admin.create_topics([topic])[name].result(_TOPIC_TIMEOUT_S)
+        self.wait_until_in_sync(name, partitions)
         self._topics.add(name)
         return name
+
+    def wait_until_in_sync(self, topic: str, partitions: int = 1) -> None:
+        """Until every partition of the topic has a leader, and all its replicas follow."""
+        admin, deadline = self._admin(), time.monotonic() + _TOPIC_TIMEOUT_S
+        while not _is_in_sync(admin, topic, partitions, self.broker.replicas):
+            if time.monotonic() > deadline:
+                raise BenchmarkFailed(f"topic {topic} was not in sync after {_TOPIC_TIMEOUT_S:.0f} s")
+            time.sleep(0.05)
+
+    def leader_of(self, topic: str) -> BrokerMetadata:
+        """Who leads partition 0."""
+        found = self._admin().list_topics(topic, timeout=_TOPIC_TIMEOUT_S)
+        return found.brokers[found.topics[topic].partitions[0].leader]
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
     def run(self, job: Job) -> dict[str, float]:
         """Run a client to its end and return its numbers."""
@@ -95,13 +109,15 @@ class Session:
         """The topic to be consumed, filled now if `produce-100` was not asked for."""
         if CONSUMED_TOPIC not in self._topics:
             topic = self.create_topic(CONSUMED_TOPIC)
-            self.run(Produce(self.bootstrap, self.broker_pid, topic, self.sizes.produce_100, 100))
+            self.run(Produce(self.bootstrap, self.broker_pids, topic, self.sizes.produce_100, 100))
         return CONSUMED_TOPIC
 
 
-def _has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
+def _is_in_sync(admin: AdminClient, topic: str, partitions: int, replicas: int) -> bool:
     found = admin.list_topics(topic, timeout=_TOPIC_TIMEOUT_S).topics[topic].partitions
-    return len(found) == partitions and all(each.leader >= 0 for each in found.values())
+    return len(found) == partitions and all(
+        each.leader >= 0 and len(each.isrs) == replicas for each in found.values()
+    )
 
 
 def _client(job: Job) -> subprocess.Popen[str]:

@@ -36,6 +36,13 @@ class Sizes:
     """Milliseconds between a member's heartbeats (librdkafka's default is 3,000), and how often."""
     rebalance_members: int = 10
 
+    cluster_partitions: tuple[int, ...] = (1, 6)
+    cluster_100: int = 1_000_000
+    cluster_1000: int = 200_000
+    kills: int = 5
+    before_kill_s: float = 2.0
+    after_kill_s: float = 1.0
+
 
 FULL = Sizes()
 
@@ -58,6 +65,11 @@ QUICK = Sizes(
     transform_each=1_000,
     commits=500,
     rebalances=((100, 1),),
+    cluster_100=100_000,
+    cluster_1000=20_000,
+    kills=2,
+    before_kill_s=1.0,
+    after_kill_s=0.5,
 )
 
 TINY = Sizes(
@@ -80,4 +92,10 @@ TINY = Sizes(
     commits=20,
     rebalances=((100, 1),),
     rebalance_members=3,
+    cluster_partitions=(1, 2),
+    cluster_100=2_000,
+    cluster_1000=500,
+    kills=1,
+    before_kill_s=0.2,
+    after_kill_s=0.1,
 )

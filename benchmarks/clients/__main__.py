@@ -31,15 +31,18 @@ def main() -> None:
         from benchmarks.clients import rebalance
 
         answer = rebalance.run(job)
+    elif isinstance(job, jobs.KillLeader):
+        from benchmarks.clients import failover
+
+        answer = failover.run(job)
+    elif isinstance(job, jobs.FirstAck):
+        from benchmarks.clients import first_ack
+
+        answer = first_ack.run(job)
     else:
         from benchmarks.clients import producing
 
-        if isinstance(job, jobs.Produce):
-            answer = producing.run(job)
-        elif isinstance(job, jobs.OneAtATime):
-            answer = producing.run_one_at_a_time(job)
-        else:
-            answer = producing.run_first_ack(job)
+        answer = producing.run(job) if isinstance(job, jobs.Produce) else producing.run_one_at_a_time(job)
     print(json.dumps(answer), flush=True)
 
 

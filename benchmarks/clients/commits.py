@@ -88,7 +88,7 @@ def _one_by_one(member: _Member, job: Commits) -> dict[str, float]:
     for number in range(job.unmeasured):
         member.commit(number + 1, wait=True)
     clock, took_ns = time.perf_counter_ns, []
-    usage = Usage.begin(job.broker_pid)
+    usage = Usage.begin(job.broker_pids)
     for number in range(job.commits):
         begin = clock()
         member.commit(job.unmeasured + number + 1, wait=True)
@@ -102,7 +102,7 @@ def _pipelined(member: _Member, job: Commits) -> dict[str, float]:
     for number in range(job.unmeasured):
         member.commit(number + 1, wait=False)
     member.wait_for(job.unmeasured)
-    usage = Usage.begin(job.broker_pid)
+    usage = Usage.begin(job.broker_pids)
     for number in range(job.commits):
         member.commit(job.unmeasured + number + 1, wait=False)
     member.wait_for(job.unmeasured + job.commits)

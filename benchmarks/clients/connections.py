@@ -106,10 +106,10 @@ def run(job: Connections) -> dict[str, float]:
     fleet = _Fleet(job)
     try:
         fleet.exchange(job.connections)
-        usage = Usage.begin(job.broker_pid)
+        usage = Usage.begin(job.broker_pids)
         took_ns = sorted(fleet.exchange(job.requests))
         answer = usage.end()
-        answer["broker_pss_bytes"] = pss_bytes(job.broker_pid)
+        answer["broker_pss_bytes"] = pss_bytes(job.broker_pids)
     finally:
         fleet.close()
     return {**answer, "p50_us": percentile(took_ns, 50) / 1000, "p99_us": percentile(took_ns, 99) / 1000}

@@ -36,7 +36,7 @@ def run(job: Consume) -> dict[str, float]:
     try:
         consumer.list_topics(job.topic, timeout=_PATIENCE_S)
         consume, seen, last_offset = consumer.consume, 0, -1
-        usage = Usage.begin(job.broker_pid)
+        usage = Usage.begin(job.broker_pids)
         consumer.assign([TopicPartition(job.topic, 0, 0)])
         while seen < job.records:
             # Never more than there are: `consume` waits for the number that it was asked for.

@@ -1,7 +1,7 @@
 """What a client process can be told to do. A job travels as JSON; its answer is a flat object of numbers.
 
 Every answer has `wall_s`, `broker_cpu_s` and `client_cpu_s` of the measured stretch, which begins when
-connections stand and ends with the last acknowledgement or record; `FirstAck` gives a point in time.
+connections stand and ends with the last acknowledgement or record, except where a job says what it answers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Produce:
     """`records` records over all partitions of a topic, `run_length` to one partition, then the next."""
 
     bootstrap: str
-    broker_pid: int
+    broker_pids: list[int]
     topic: str
     records: int
     record_bytes: int
@@ -31,7 +31,7 @@ class OneAtATime:
     """One record, its acknowledgement, the next record. Also answers `p50_us` and `p99_us`."""
 
     bootstrap: str
-    broker_pid: int
+    broker_pids: list[int]
     topic: str
     records: int
     record_bytes: int
@@ -43,7 +43,7 @@ class Consume:
     """All records of partition 0, from the beginning to the end that `records` names."""
 
     bootstrap: str
-    broker_pid: int
+    broker_pids: list[int]
     topic: str
     records: int
 
@@ -56,7 +56,7 @@ class Connections:
     """
 
     bootstrap: str
-    broker_pid: int
+    broker_pids: list[int]
     topic: str
     connections: int
     requests: int
@@ -69,7 +69,7 @@ class Transactions:
     """Begin, produce `records_each`, commit: `transactions` times. Also answers `p50_us`, of one of them."""
 
     bootstrap: str
-    broker_pid: int
+    broker_pids: list[int]
     topic: str
     transactions: int
     records_each: int
@@ -84,7 +84,7 @@ class Transform:
     """
 
     bootstrap: str
-    broker_pid: int
+    broker_pids: list[int]
     source: str
     target: str
     records: int
@@ -99,7 +99,7 @@ class Commits:
     """
 
     bootstrap: str
-    broker_pid: int
+    broker_pids: list[int]
     topic: str
     commits: int
     unmeasured: int
@@ -114,7 +114,7 @@ class Rebalance:
     """
 
     bootstrap: str
-    broker_pid: int
+    broker_pids: list[int]
     topic: str
     partitions: int
     members: int
@@ -124,17 +124,47 @@ class Rebalance:
 
 @dataclass(frozen=True, slots=True)
 class FirstAck:
-    """Try to send one record to a broker that is not there yet; answers `acked_at_s` on the monotonic clock.
+    """Try to send one record to brokers that are not there yet; answers `acked_at_s` on the monotonic clock.
 
-    Says `waiting` on a line of its own once it tries.
+    Says `waiting` on a line of its own once it tries. With more than one replica it makes the topic first,
+    which needs that many brokers, and the record must be at all of them.
     """
 
     bootstrap: str
     topic: str
+    replicas: int
     timeout_s: float
 
 
-Job = Produce | OneAtATime | Consume | Connections | Transactions | Transform | Commits | Rebalance | FirstAck
+@dataclass(frozen=True, slots=True)
+class KillLeader:
+    """A steady stream of small records to a new topic's partition, whose leader is killed (SIGKILL).
+
+    Answers `gap_s`, the longest time between two acknowledgements; `elected_s`, from the kill until another
+    broker names a new leader; `client_s`, from there to the acknowledgement that ended the gap.
+    """
+
+    bootstrap: str
+    topic: str
+    leader_id: int
+    leader_pid: int
+    records_per_s: int
+    before_s: float
+    after_s: float
+
+
+Job = (
+    Produce
+    | OneAtATime
+    | Consume
+    | Connections
+    | Transactions
+    | Transform
+    | Commits
+    | Rebalance
+    | FirstAck
+    | KillLeader
+)
 
 KINDS: dict[str, type[Job]] = {kind.__name__: kind for kind in get_args(Job)}
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from benchmarks.clients.jobs import FirstAck, OneAtATime, Produce
+from benchmarks.clients.jobs import OneAtATime, Produce
 from benchmarks.meters import Usage
 from benchmarks.statistics import percentile
 
@@ -58,8 +58,9 @@ def new_producer(bootstrap: str, properties: Mapping[str, str | int]) -> tuple[P
     return producer, failures
 
 
-def _flush(producer: Producer, failures: _Failures) -> None:
-    left = producer.flush(_FLUSH_TIMEOUT_S)
+def flush(producer: Producer, failures: _Failures, timeout_s: float = _FLUSH_TIMEOUT_S) -> None:
+    """Wait until all is acknowledged."""
+    left = producer.flush(timeout_s)
     if left or failures.count:
         raise LoadFailed(
             f"{left} records not acknowledged in time, {failures.count} refused: {failures.first}"
@@ -80,18 +81,18 @@ def run(job: Produce) -> dict[str, float]:
     producer, failures = new_producer(job.bootstrap, job.properties)
     value = b"x" * job.record_bytes
     producer.produce(job.topic, value, partition=0)
-    _flush(producer, failures)
+    flush(producer, failures)
     one_run = [{"value": value}] * min(job.run_length, job.records)
     runs, rest = divmod(job.records, len(one_run))
     topic, partitions, produce_batch = job.topic, job.partitions, producer.produce_batch
 
-    usage = Usage.begin(job.broker_pid)
+    usage = Usage.begin(job.broker_pids)
     queued = 0
     for number in range(runs):
         queued += produce_batch(topic, one_run, partition=number % partitions)
     if rest:
         queued += produce_batch(topic, one_run[:rest], partition=runs % partitions)
-    _flush(producer, failures)
+    flush(producer, failures)
     answer = usage.end()
 
     if queued != job.records:
@@ -106,42 +107,16 @@ def run_one_at_a_time(job: OneAtATime) -> dict[str, float]:
     value = b"x" * job.record_bytes
     for _ in range(job.unmeasured):
         producer.produce(job.topic, value, partition=0)
-        _flush(producer, failures)
+        flush(producer, failures)
     clock, took_ns = time.perf_counter_ns, []
-    usage = Usage.begin(job.broker_pid)
+    usage = Usage.begin(job.broker_pids)
     for _ in range(job.records):
         begin = clock()
         producer.produce(job.topic, value, partition=0)
         producer.flush()
         took_ns.append(clock() - begin)
     answer = usage.end()
-    _flush(producer, failures)
+    flush(producer, failures)
     check_count(job.bootstrap, job.topic, 1, job.unmeasured + job.records)
     took_ns.sort()
     return {**answer, "p50_us": percentile(took_ns, 50) / 1000, "p99_us": percentile(took_ns, 99) / 1000}
-
-
-def run_first_ack(job: FirstAck) -> dict[str, float]:
-    """Knock every few milliseconds until a record is acknowledged; the broker makes the topic by itself.
-
-    Not idempotent: librdkafka asks for a producer id every 500 ms only, and would measure that.
-    """
-    impatient = {
-        "enable.idempotence": False,
-        "linger.ms": 0,
-        "reconnect.backoff.ms": 5,
-        "reconnect.backoff.max.ms": 10,
-        "retry.backoff.ms": 5,
-        "retry.backoff.max.ms": 10,
-        "topic.metadata.refresh.fast.interval.ms": 10,
-        "socket.connection.setup.timeout.ms": 1000,
-        "log_level": 0,
-    }
-    producer, failures = new_producer(job.bootstrap, impatient)
-    producer.produce(job.topic, b"first", partition=0)
-    print("waiting", flush=True)
-    left = producer.flush(job.timeout_s)
-    now_s = time.monotonic()
-    if left or failures.count:
-        raise LoadFailed(f"no acknowledgement within {job.timeout_s:.0f} s: {failures.first}")
-    return {"acked_at_s": now_s}

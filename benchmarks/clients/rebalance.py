@@ -153,7 +153,7 @@ def run(job: Rebalance) -> dict[str, float]:
         for member in staying:
             member.join()
         board.wait_until_all_consume(len(staying))
-        usage = Usage.begin(job.broker_pid)
+        usage = Usage.begin(job.broker_pids)
         for _ in range(job.cycles):
             last = _Member(job, board)
             began_s = time.perf_counter()

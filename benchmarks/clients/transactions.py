@@ -39,7 +39,7 @@ def _run_transactions(job: Transactions) -> dict[str, float]:
 
     one_transaction()
     clock, took_ns = time.perf_counter_ns, []
-    usage = Usage.begin(job.broker_pid)
+    usage = Usage.begin(job.broker_pids)
     for _ in range(job.transactions):
         begin = clock()
         one_transaction()
@@ -69,7 +69,7 @@ def _run_transform(job: Transform) -> dict[str, float]:
         consumer.subscribe([job.source])
         _transform(consumer, producer, job.target, 1)
         transactions = -(-job.records // job.records_each)
-        usage = Usage.begin(job.broker_pid)
+        usage = Usage.begin(job.broker_pids)
         for number in range(transactions):
             left = job.records - number * job.records_each
             _transform(consumer, producer, job.target, min(job.records_each, left))

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from benchmarks.clusters import make_cluster
+from benchmarks.scenarios.cluster import (
+    GAP_TARGET,
+    QUICK_TO_FENCE,
+    RECORDS_PER_S,
+    cluster_memory,
+    cluster_produce_steps,
+    cluster_start,
+    cluster_warm_up,
+    failover_step,
+)
+from benchmarks.scenarios.cluster import STATED_SETTINGS as CLUSTER_SETTINGS
 from benchmarks.scenarios.coordination import (
     STATED_SETTINGS,
     commit_steps,
@@ -67,9 +80,25 @@ def _coordination(sizes: Sizes) -> list[Suite]:
     ]
 
 
+def _cluster(sizes: Sizes) -> list[Suite]:
+    loaded = [cluster_start(), cluster_warm_up(sizes), *cluster_produce_steps(sizes), cluster_memory()]
+    killed = f"SIGKILL of a leader at {RECORDS_PER_S} records/s"
+    timeout_ms = QUICK_TO_FENCE["broker.session.timeout.ms"]
+    tuned = f"{killed}, Kafka with a session timeout of {timeout_ms} ms"
+    return [
+        Suite(loaded, make_cluster),
+        Suite([failover_step(sizes, "default", killed, GAP_TARGET)], make_cluster),
+        Suite(
+            [failover_step(sizes, "tuned", tuned, None)],
+            partial(make_cluster, kafka_properties=QUICK_TO_FENCE),
+        ),
+    ]
+
+
 PROGRAMMES: Sequence[Programme] = (
     Programme("broker", 5, _broker, with_log_size=True),
     Programme("coordination", 3, _coordination, notes=STATED_SETTINGS),
+    Programme("cluster", 3, _cluster, notes=CLUSTER_SETTINGS),
 )
 
 

@@ -30,9 +30,9 @@ def coordination_warm_up(sizes: Sizes) -> Step:
     """
 
     def measure(session: Session) -> dict[str, float]:
-        bootstrap, pid, requests = session.bootstrap, session.broker_pid, sizes.warm_up_requests // 2
+        bootstrap, pids, requests = session.bootstrap, session.broker_pids, sizes.warm_up_requests // 2
         topic = session.create_topic("warm-up-requests")
-        session.run(Connections(bootstrap, pid, topic, WARM_UP_CONNECTIONS, requests, 10, RECORD_BYTES))
+        session.run(Connections(bootstrap, pids, topic, WARM_UP_CONNECTIONS, requests, 10, RECORD_BYTES))
         for records_each, transactions in sizes.transactions:
             _transactions(session, f"warm-up-{records_each}", transactions, records_each)
         _transform(session, "warm-up", sizes.transform // 2, sizes.transform_each)
@@ -51,7 +51,9 @@ def transaction_steps(sizes: Sizes) -> list[Step]:
 def _transactions(session: Session, topic: str, transactions: int, records_each: int) -> dict[str, float]:
     created = session.create_topic(f"transactions-{topic}")
     return session.run(
-        Transactions(session.bootstrap, session.broker_pid, created, transactions, records_each, RECORD_BYTES)
+        Transactions(
+            session.bootstrap, session.broker_pids, created, transactions, records_each, RECORD_BYTES
+        )
     )
 
 
@@ -69,10 +71,10 @@ def _transaction_step(records_each: int, transactions: int) -> Step:
 
 
 def _transform(session: Session, name: str, records: int, records_each: int) -> dict[str, float]:
-    bootstrap, pid = session.bootstrap, session.broker_pid
+    bootstrap, pids = session.bootstrap, session.broker_pids
     source, target = session.create_topic(f"{name}-source"), session.create_topic(f"{name}-target")
-    session.run(Produce(bootstrap, pid, source, records, RECORD_BYTES))
-    return session.run(Transform(bootstrap, pid, source, target, records, records_each))
+    session.run(Produce(bootstrap, pids, source, records, RECORD_BYTES))
+    return session.run(Transform(bootstrap, pids, source, target, records, records_each))
 
 
 def transform_step(sizes: Sizes) -> Step:
@@ -90,7 +92,7 @@ def transform_step(sizes: Sizes) -> Step:
 def _commits(session: Session, name: str, commits: int, *, pipelined: bool) -> dict[str, float]:
     topic = session.create_topic(f"commits-{name}-{'pipelined' if pipelined else 'one-by-one'}")
     unmeasured = min(commits, 500)
-    return session.run(Commits(session.bootstrap, session.broker_pid, topic, commits, unmeasured, pipelined))
+    return session.run(Commits(session.bootstrap, session.broker_pids, topic, commits, unmeasured, pipelined))
 
 
 def commit_steps(sizes: Sizes) -> list[Step]:
@@ -138,7 +140,9 @@ def _rebalance_step(members: int, heartbeat_ms: int, cycles: int) -> Step:
     def measure(session: Session) -> dict[str, float]:
         topic = session.create_topic(f"rebalance-{heartbeat_ms}", partitions)
         answer = session.run(
-            Rebalance(session.bootstrap, session.broker_pid, topic, partitions, members, heartbeat_ms, cycles)
+            Rebalance(
+                session.bootstrap, session.broker_pids, topic, partitions, members, heartbeat_ms, cycles
+            )
         )
         return {"joined": answer["joined_s"], "left": answer["left_s"]}
 

@@ -23,7 +23,7 @@ def memory_idle(sizes: Sizes) -> Step:
     def measure(session: Session) -> dict[str, float]:
         session.start()
         time.sleep(sizes.idle_s)
-        return {"idle": pss_bytes(session.broker_pid) / MILLION}
+        return {"idle": pss_bytes(session.broker_pids) / MILLION}
 
     return Step("memory", "memory (PSS)", [Figure("idle", "idle", "MB", False)], measure, "idle")
 
@@ -33,7 +33,7 @@ def memory_after_load() -> Step:
 
     def measure(session: Session) -> dict[str, float]:
         session.consumed_topic()
-        return {"loaded": pss_bytes(session.broker_pid) / MILLION}
+        return {"loaded": pss_bytes(session.broker_pids) / MILLION}
 
     figure = Figure("loaded", "after load", "MB", False, at_most(0.15))
     return Step("memory", "memory (PSS)", [figure], measure, "loaded")

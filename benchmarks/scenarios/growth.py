@@ -23,7 +23,7 @@ def _partitions(count: int, records: int) -> Step:
         topic = session.create_topic(f"over-{count}-partitions", count)
         job = Produce(
             session.bootstrap,
-            session.broker_pid,
+            session.broker_pids,
             topic,
             records,
             100,
@@ -31,7 +31,7 @@ def _partitions(count: int, records: int) -> Step:
             run_length=RUN_LENGTH,
         )
         answer = session.run(job)
-        return {**throughput(answer, records), "memory": pss_bytes(session.broker_pid) / MILLION}
+        return {**throughput(answer, records), "memory": pss_bytes(session.broker_pids) / MILLION}
 
     title = f"produce {records:,} × 100 B over {count:,} partition{'s' * (count > 1)}"
     figures = [*throughput_figures(at_least(1.0), None), Figure("memory", "memory (PSS)", "MB", False)]
@@ -49,7 +49,7 @@ def _connections(count: int, requests: int) -> Step:
     def measure(session: Session) -> dict[str, float]:
         topic = session.create_topic(f"from-{count}-connections")
         job = Connections(
-            session.bootstrap, session.broker_pid, topic, count, requests, RECORDS_PER_REQUEST, 100
+            session.bootstrap, session.broker_pids, topic, count, requests, RECORDS_PER_REQUEST, 100
         )
         answer = session.run(job)
         return {

@@ -1,10 +1,11 @@
-"""The shape of a scenario: steps with named figures, in suites that share one broker's life."""
+"""The shape of a scenario: steps with named figures, in suites that share a broker's or cluster's life."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.brokers import Broker, make_one
 from benchmarks.session import Session
 from benchmarks.statistics import Target
 
@@ -40,14 +41,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Steps on one broker, in their order."""
+    """Steps on one broker or cluster, in their order."""
 
     steps: Sequence[Step]
+    make: Callable[[str], Broker] = make_one
+    """From a contender's name."""
 
     def only(self, names: Container[str]) -> Suite:
         """The chosen steps, and with them those that have no figures of their own but prepare the others."""
         chosen = [step for step in self.steps if step.name in names or not step.figures]
-        return Suite(chosen if any(step.figures for step in chosen) else [])
+        return Suite(chosen if any(step.figures for step in chosen) else [], self.make)
 
 
 def throughput_figures(rate_target: Target | None, cpu_target: Target | None) -> list[Figure]:

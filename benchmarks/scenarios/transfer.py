@@ -22,13 +22,13 @@ def warm_up(sizes: Sizes) -> Step:
     """
 
     def measure(session: Session) -> dict[str, float]:
-        bootstrap, pid = session.bootstrap, session.broker_pid
+        bootstrap, pids = session.bootstrap, session.broker_pids
         topic = session.create_topic("warm-up-requests")
-        session.run(Connections(bootstrap, pid, topic, WARM_UP_CONNECTIONS, sizes.warm_up_requests, 10, 100))
+        session.run(Connections(bootstrap, pids, topic, WARM_UP_CONNECTIONS, sizes.warm_up_requests, 10, 100))
         for topic, properties in (("warm-up-small-batches", SMALL_BATCHES), ("warm-up-bulk", {})):
             session.create_topic(topic)
-            session.run(Produce(bootstrap, pid, topic, sizes.warm_up, 100, properties=properties))
-            session.run(Consume(bootstrap, pid, topic, sizes.warm_up))
+            session.run(Produce(bootstrap, pids, topic, sizes.warm_up, 100, properties=properties))
+            session.run(Consume(bootstrap, pids, topic, sizes.warm_up))
         return {}
 
     return Step("warm-up", "warm-up", (), measure)
@@ -59,7 +59,7 @@ def _produce(
     def measure(session: Session) -> dict[str, float]:
         created = session.create_topic(topic or name)
         job = Produce(
-            session.bootstrap, session.broker_pid, created, records, record_bytes, properties=properties
+            session.bootstrap, session.broker_pids, created, records, record_bytes, properties=properties
         )
         return throughput(session.run(job), records)
 
@@ -70,7 +70,7 @@ def _produce(
 def _consume(records: int) -> Step:
     def measure(session: Session) -> dict[str, float]:
         topic = session.consumed_topic()
-        answer = session.run(Consume(session.bootstrap, session.broker_pid, topic, records))
+        answer = session.run(Consume(session.bootstrap, session.broker_pids, topic, records))
         return throughput(answer, records)
 
     return Step(
@@ -82,7 +82,7 @@ def _one_at_a_time(records: int) -> Step:
     def measure(session: Session) -> dict[str, float]:
         topic = session.create_topic("one-at-a-time")
         unmeasured = min(records, 500)
-        job = OneAtATime(session.bootstrap, session.broker_pid, topic, records, 100, unmeasured)
+        job = OneAtATime(session.bootstrap, session.broker_pids, topic, records, 100, unmeasured)
         answer = session.run(job)
         return {"p50": answer["p50_us"], "p99": answer["p99_us"]}
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from benchmarks import __main__ as command
 from benchmarks import harness, plot, report
-from benchmarks.brokers import OURS, PEER
+from benchmarks.brokers import OURS, PEER, Broker, make_one
 from benchmarks.clients import jobs
 from benchmarks.harness import Cell, Harness
 from benchmarks.scenarios.all import LOG_SIZE, PROGRAMMES, Programme
@@ -27,7 +27,7 @@ from benchmarks.statistics import Summary, at_least, at_most, percentile
 
 @pytest.fixture
 def session() -> Iterator[Session]:
-    one = Session(OURS, TINY)
+    one = Session(make_one(OURS), TINY)
     yield one
     one.discard()
 
@@ -56,7 +56,7 @@ def test_a_whole_programme_runs_and_is_reported(programme: Programme, tmp_path: 
     assert {row.size_mb for row in results.log_sizes} == set(TINY.log_mb if programme.with_log_size else ())
     out = io.StringIO()
     report.show(results, Console(file=out))
-    assert "time to acknowledgement, median" in out.getvalue()
+    assert all(each.figure.label in out.getvalue() for each in results.cells)
     assert "\x1b" not in out.getvalue()
     written = command.write(results, tmp_path / "tiny.json")
     assert [path.name for path in written] == ["tiny.json", "tiny.md"]
@@ -70,29 +70,33 @@ def test_a_whole_programme_runs_and_is_reported(programme: Programme, tmp_path: 
 
 def test_a_load_that_loses_records_is_no_figure(session: Session) -> None:
     topic = session.create_topic("short")
-    session.run(jobs.Produce(session.bootstrap, session.broker_pid, topic, 10, 100))
+    session.run(jobs.Produce(session.bootstrap, session.broker_pids, topic, 10, 100))
     with pytest.raises(BenchmarkFailed, match="11 records were acknowledged, 22 are in the topic"):
-        session.run(jobs.Produce(session.bootstrap, session.broker_pid, topic, 10, 100))
+        session.run(jobs.Produce(session.bootstrap, session.broker_pids, topic, 10, 100))
 
 
 def test_a_job_reaches_its_client_unchanged() -> None:
-    job = jobs.Produce("h:1", 7, "t", 10, 100, partitions=3, properties={"linger.ms": 0})
+    job = jobs.Produce("h:1", [7, 8], "t", 10, 100, partitions=3, properties={"linger.ms": 0})
     assert jobs.decode(jobs.encode(job)) == job
 
 
 def test_contenders_take_turns_in_being_first(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
+    def make(contender: str) -> Broker:
+        order.append(contender)
+        return make_one(contender)
+
     class Recorder:
-        def __init__(self, contender: str, sizes: object) -> None:
-            order.append(contender)
+        def __init__(self, broker: Broker, sizes: object) -> None:
+            broker.discard()
 
         def discard(self) -> None:
             order.append("gone")
 
     monkeypatch.setattr(harness, "Session", Recorder)
     step = Step("x", "x", [Figure("v", "v", "s", higher_is_better=False)], lambda _: {"v": 1.0})
-    run = Harness([Suite([step])], TINY, 3, (OURS, PEER))
+    run = Harness([Suite([step], make)], TINY, 3, (OURS, PEER))
     run.run(Silence())
 
     assert order[::2] == [OURS, PEER, PEER, OURS, OURS, PEER]
@@ -103,19 +107,20 @@ def test_contenders_take_turns_in_being_first(monkeypatch: pytest.MonkeyPatch) -
 
 def test_transactions_that_do_not_add_up_are_no_figure(session: Session) -> None:
     topic = session.create_topic("short")
-    session.run(jobs.Transactions(session.bootstrap, session.broker_pid, topic, 2, 10, 100))
+    session.run(jobs.Transactions(session.bootstrap, session.broker_pids, topic, 2, 10, 100))
     with pytest.raises(BenchmarkFailed, match="33 records were acknowledged, 66 are in the topic"):
-        session.run(jobs.Transactions(session.bootstrap, session.broker_pid, topic, 2, 10, 100))
+        session.run(jobs.Transactions(session.bootstrap, session.broker_pids, topic, 2, 10, 100))
 
 
 @pytest.mark.parametrize(
     ("options", "written"),
     [
-        ([], ["broker.json", "coordination.json"]),
+        ([], ["broker.json", "coordination.json", "cluster.json"]),
         (["--only", "coordination"], ["coordination.json"]),
         (["--only", "transactions", "start"], ["partial-broker.json", "partial-coordination.json"]),
+        (["--only", "failover"], ["partial-cluster.json"]),
         (["--only", "rebalance", "--out", "x/y.json"], ["y.json"]),
-        (["--out", "x/y.json"], ["y-broker.json", "y-coordination.json"]),
+        (["--out", "x/y.json"], ["y-broker.json", "y-coordination.json", "y-cluster.json"]),
         (["--no-peer", "--only", "broker"], ["partial-broker.json"]),
     ],
 )
