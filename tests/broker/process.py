@@ -40,6 +40,11 @@ class Broker(EmbeddedBroker):
             command += ["--metrics-port", str(self.metrics_port)]
         return [*self._prefix, *command]
 
+    @property
+    def logs_dir(self) -> Path:
+        """Where its partitions are."""
+        return self.data_dir / "broker-1"
+
     def connect(self, **options: Any) -> RawClient:
         return RawClient(self.bootstrap, **options)
 

@@ -33,7 +33,7 @@ def read_all(broker: EmbeddedBroker) -> list[tuple[int, bytes, bytes | None]]:
 
 
 def wait_until_compacted(broker: EmbeddedBroker) -> None:
-    checkpoint = Path(broker.data_dir) / "cleaner-offset-checkpoint"
+    checkpoint = Path(broker.data_dir) / "broker-1" / "cleaner-offset-checkpoint"
     deadline = time.monotonic() + DEADLINE_S
     while not checkpoint.exists():
         assert time.monotonic() < deadline, broker.last_words()

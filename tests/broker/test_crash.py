@@ -20,7 +20,7 @@ KILLS = 2
 
 
 def segments_of(broker: Broker, topic: str) -> list[Path]:
-    return sorted((broker.data_dir / f"{topic}-0").glob("*.log"))
+    return sorted((broker.logs_dir / f"{topic}-0").glob("*.log"))
 
 
 def new_consumer(broker: Broker) -> Consumer:
@@ -235,7 +235,7 @@ def test_retention_survives_a_damaged_segment(start_broker: BrokerMaker) -> None
 
 def test_lost_indexes_are_made_anew(start_broker: BrokerMaker) -> None:
     broker = damaged(start_broker)
-    for path in (broker.data_dir / "hurt-0").iterdir():
+    for path in (broker.logs_dir / "hurt-0").iterdir():
         if path.suffix in (".index", ".timeindex", ".snapshot"):
             path.unlink()
     broker.start()

@@ -57,7 +57,7 @@ def delete_records(client: RawClient, topic: str, offset: int) -> tuple[int, int
 
 def files_of(broker: Broker, topic: str) -> list[Path]:
     """The segments that lie on the disk, those marked as deleted included."""
-    return sorted(path for path in (broker.data_dir / f"{topic}-0").iterdir() if ".log" in path.name)
+    return sorted(path for path in (broker.logs_dir / f"{topic}-0").iterdir() if ".log" in path.name)
 
 
 def test_segments_go_when_all_their_records_are_too_old(broker: Broker) -> None:
@@ -118,7 +118,7 @@ def test_what_was_deleted_stays_deleted_over_a_crash(broker: Broker) -> None:
         create_topic(client, "buried", segment_bytes="2000")
         fill(client, "buried", 10)
         assert delete_records(client, "buried", 7) == (0, 7)
-    checkpoint = broker.data_dir / "log-start-offset-checkpoint"
+    checkpoint = broker.logs_dir / "log-start-offset-checkpoint"
     wait_until(lambda: checkpoint.exists() and "buried 0 7" in checkpoint.read_text(), "it is written down")
     broker.kill()
     broker.start()
@@ -132,6 +132,6 @@ def test_a_deleted_topic_leaves_nothing_on_the_disk(broker: Broker) -> None:
     with broker.connect() as client:
         create_topic(client, "doomed", partitions=3)
         client.produce("doomed", batch_of(b"record"))
-        assert (broker.data_dir / "doomed-2").is_dir()
+        assert (broker.logs_dir / "doomed-2").is_dir()
         delete_topic(client, "doomed")
-    wait_until(lambda: not list(broker.data_dir.glob("doomed-*")), "its folders are gone")
+    wait_until(lambda: not list(broker.logs_dir.glob("doomed-*")), "its folders are gone")

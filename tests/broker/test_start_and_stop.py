@@ -112,8 +112,19 @@ def test_two_brokers_on_one_folder_the_second_is_refused(broker: Broker) -> None
 def test_a_folder_of_another_node_is_refused(tmp_path: Path, start_broker: BrokerMaker) -> None:
     data = tmp_path / "data"
     start_broker(data, config={"node.id": "3"}).stop()
+    (data / "broker-3").rename(data / "broker-1")
     line = one_line(up("--port", "0", "--data", data))
-    assert "belongs to node.id 3, not 0" in line
+    assert "belongs to node.id 3, not 1" in line
+
+
+def test_a_folder_of_another_cluster_is_refused(tmp_path: Path, start_broker: BrokerMaker) -> None:
+    data = tmp_path / "data"
+    start_broker(data).stop()
+    for journal in data.glob("metadata.sqlite*"):
+        journal.unlink()
+    line = one_line(up("--port", "0", "--data", data))
+    assert "metadata.sqlite" in line
+    assert str(data / "broker-1") in line
 
 
 @pytest.mark.parametrize(
@@ -167,7 +178,8 @@ def test_a_corrupt_journal_is_told(tmp_path: Path, start_broker: BrokerMaker) ->
 
 
 def test_a_corrupt_meta_file_is_told(tmp_path: Path) -> None:
-    meta = tmp_path / "meta.properties"
+    meta = tmp_path / "broker-1" / "meta.properties"
+    meta.parent.mkdir()
     meta.write_text("???")
     assert str(meta) in one_line(up("--port", "0", "--data", tmp_path))
 

@@ -39,7 +39,7 @@ def running_peer(name: str, folder: Path) -> Iterator[Peer]:
         yield Peer(name, None)
     elif name == "embedded":
         with EmbeddedBroker(folder / "data", config=SETTINGS) as broker:
-            yield Peer(broker.bootstrap, broker.data_dir)
+            yield Peer(broker.bootstrap, broker.data_dir / "broker-1")
     elif name == "apache":
         with ApacheKafka(heap_mb=512, properties=APACHE_SETTINGS) as kafka:
             yield Peer(kafka.bootstrap, kafka.data_folder)

@@ -145,7 +145,7 @@ def test_a_hanging_transaction_is_found_and_aborted(broker: EmbeddedBroker) -> N
     transactor.flush()
     transactor.close()
     broker.kill()
-    for folder in broker.data_dir.glob("__transaction_state-*"):
+    for folder in (broker.data_dir / "broker-1").glob("__transaction_state-*"):
         shutil.rmtree(folder)
     broker.start()
     feeder = ConfluentTransactor(broker.bootstrap, "y", 60_000)
@@ -177,7 +177,7 @@ def test_kafka_reads_the_files_with_markers_and_aborted_transactions(broker: Emb
         else:
             transactor.abort()
     broker.stop()
-    folder = broker.data_dir / "t-0"
+    folder = (broker.data_dir / "broker-1") / "t-0"
     (log,) = folder.glob("*.log")
     dumped = run_tool("kafka-dump-log", "--files", str(log), "--print-data-log")
     assert [kind for line in dumped.splitlines() for kind in ("COMMIT", "ABORT") if kind in line] == [
@@ -191,6 +191,7 @@ def test_kafka_reads_the_files_with_markers_and_aborted_transactions(broker: Emb
     (snapshot,) = folder.glob("*.snapshot")
     dumped = run_tool("kafka-dump-log", "--files", str(snapshot))
     assert "firstSequence: 2 lastSequence: 2 lastOffset: 4" in dumped
-    state_logs = [path for path in broker.data_dir.glob("__transaction_state-*/*.log") if path.stat().st_size]
+    state_logs = list((broker.data_dir / "broker-1").glob("__transaction_state-*/*.log"))
+    state_logs = [path for path in state_logs if path.stat().st_size]
     dumped = run_tool("kafka-dump-log", "--files", str(state_logs[0]), "--transaction-log-decoder")
     assert '"transactionalId":"x"' in dumped

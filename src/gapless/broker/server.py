@@ -5,26 +5,32 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import os
 import random
 import resource
 import signal
 import socket
-from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import uvloop
 
 from gapless.broker import metrics
-from gapless.broker.journal import Journal, JournalFailed
+from gapless.broker.coordination.port import JournalFailed, NodeIdInUse
+from gapless.broker.coordination.sqlite import SqliteCoordination
 from gapless.broker.shell import Shell
 from gapless.core.configs import Settings
+from gapless.core.contract import InvariantViolated
 from gapless.core.log import LogFailed
 from gapless.core.node import Node
 from gapless.errors import GaplessError, UsageError
+from gapless.storage.disk import boot_id
 from gapless.storage.file_store import DataDirUnusable, FileLogStore
 from gapless.storage.formats import MetaProperties
 
@@ -34,6 +40,9 @@ BACKLOG = 1024
 ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 -- recognised, not bound
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's codes
 KEPT_BYTES = 32 * 1024 * 1024
+SWITCH_INTERVAL_S = 0.001
+"""How long a thread that comes back from the disk may have to wait for a busy loop."""
+LOOK_FOR_BROKERS_EVERY_S = 0.005
 
 
 class CannotServe(GaplessError):
@@ -45,17 +54,28 @@ class Options:
     """How a broker is started."""
 
     data_dir: Path
+    node_id: int | None = 1
+    """None picks the first number that no broker has, nor ever had."""
     host: str = "127.0.0.1"
     port: int = 9092
     advertise: str | None = None
+    """HOST or HOST:PORT."""
     ready_file: Path | None = None
     metrics_port: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    cluster_size: int = 1
+    """Ready when so many brokers are there."""
+    lifeline: int | None = None
+    """A pipe that closes when this broker has to end, because whoever watches over it has."""
 
 
 def run(options: Options, announce: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT. `announce` is told the bootstrap address once clients can connect."""
+    """Serve until SIGTERM or SIGINT. `announce` is told the bootstrap address once clients can connect.
+
+    SIGTERM hands leadership over to other brokers first; SIGINT, or a second SIGTERM, does not wait for that.
+    """
     _keep_freed_memory()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         uvloop.run(_serve(options, announce))
     except (LogFailed, JournalFailed) as error:
@@ -68,37 +88,30 @@ async def _serve(options: Options, announce: Callable[[str], None]) -> None:
         raise UsageError(
             f"--host {options.host} listens everywhere; give --advertise the name that clients connect to"
         )
-    listener = _bind(options.host, options.port)
-    try:
-        store = FileLogStore(options.data_dir)
-        try:
-            cluster_id = _claim(store, settings.get("node.id"))
-            await _serve_store(options, settings, cluster_id, listener, store, announce)
-        finally:
-            store.close()
-    finally:
-        listener.close()
+    with ExitStack() as held:
+        listener = held.enter_context(_bind(options.host, options.port))
+        coordination = SqliteCoordination(options.data_dir)
+        held.callback(coordination.close)
+        node_id = _claim_session(coordination, options)
+        _forget_ready(options)  # a crash may have left one
+        store = FileLogStore(options.data_dir / f"broker-{node_id}")
+        held.callback(store.close)
+        cluster_id = coordination.cluster_id
+        _claim_folder(store, cluster_id, node_id)
+        node = Node(node_id, cluster_id, settings, store, random.SystemRandom())
+        shell = Shell(node, store, coordination, _raise_file_limit())
+        await _serve_node(options, shell, listener, announce)
 
 
-async def _serve_store(
-    options: Options,
-    settings: Settings,
-    cluster_id: str,
-    listener: socket.socket,
-    store: FileLogStore,
-    announce: Callable[[str], None],
+async def _serve_node(
+    options: Options, shell: Shell, listener: socket.socket, announce: Callable[[str], None]
 ) -> None:
     loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    _forget_ready(options)  # a crash may have left one
-    node = Node(settings.get("node.id"), cluster_id, settings, store, random.SystemRandom())
-    shell = Shell(node, store, Journal(options.data_dir / "metadata.sqlite"), _raise_file_limit())
-    loop.set_exception_handler(_stop_on_bug(stopped, shell))
-    port = listener.getsockname()[1]
-    address = options.advertise or options.host
-    await shell.start(address, port)
+    asked, at_once = _listen_for_signals(loop, options.lifeline)
+    loop.set_exception_handler(_stop_on_bug(shell))
+    host, port = _advertised(options, listener.getsockname()[1])
+    keeps_all = shell.store.note_boot(os.environ.get("GAPLESS_BOOT_ID") or boot_id())
+    await shell.start(host, port, keeps_all=keeps_all, listen=lambda: listener.listen(BACKLOG))
     with _cannot_listen(options.host, port, "--host or --port"):
         servers = [await loop.create_server(shell.new_connection, sock=listener, backlog=BACKLOG)]
     if options.metrics_port is not None:
@@ -108,9 +121,14 @@ async def _serve_store(
         metrics_port = endpoint.sockets[0].getsockname()[1]
         log.info("metrics at http://%s/metrics", _address(options.host, metrics_port))
     try:
-        _tell_ready(options, _address(address, port), announce)
-        await stopped.wait()
+        await _first_of(asked.wait(), shell.failed.wait(), _all_there(shell, options.cluster_size))
+        if not asked.is_set() and not shell.failed.is_set():
+            _tell_ready(options, _address(host, port), announce)
+        await _first_of(asked.wait(), shell.failed.wait())
         log.info("stopping")
+        _forget_ready(options)
+        if not shell.failed.is_set() and not at_once.is_set():
+            await _first_of(at_once.wait(), shell.hand_over())
     finally:
         _forget_ready(options)
         for server in servers:
@@ -120,26 +138,96 @@ async def _serve_store(
         raise shell.failure
 
 
-def _claim(store: FileLogStore, node_id: int) -> str:
-    """The id of the cluster that the data folder belongs to; a new folder begins a new cluster."""
+def _listen_for_signals(
+    loop: asyncio.AbstractEventLoop, lifeline: int | None
+) -> tuple[asyncio.Event, asyncio.Event]:
+    """Two events: that the broker shall stop, and that it shall not take its time for it."""
+    asked, at_once = asyncio.Event(), asyncio.Event()
+
+    def stop() -> None:
+        if asked.is_set():
+            at_once.set()
+        asked.set()
+
+    def stop_at_once() -> None:
+        at_once.set()
+        asked.set()
+
+    def alone() -> None:
+        if lifeline is not None:
+            loop.remove_reader(lifeline)
+        stop_at_once()
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGINT, stop_at_once)
+    if lifeline is not None:
+        loop.add_reader(lifeline, alone)
+    return asked, at_once
+
+
+async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of them has ended; the others are given up."""
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in others:
+        task.cancel()
+    for task in done:
+        task.result()
+
+
+async def _all_there(shell: Shell, cluster_size: int) -> None:
+    while len(shell.node.image.live_brokers()) < cluster_size:  # noqa: ASYNC110 -- it is a matter of an instant
+        await asyncio.sleep(LOOK_FOR_BROKERS_EVERY_S)
+
+
+def _claim_session(coordination: SqliteCoordination, options: Options) -> int:
+    """Become a broker that no other process is."""
+    if options.node_id is not None:
+        coordination.claim(options.node_id)
+        return options.node_id
+    for node_id in count(1):
+        if not (options.data_dir / f"broker-{node_id}").exists():
+            try:
+                coordination.claim(node_id)
+            except NodeIdInUse:
+                continue  # it has just begun
+            return node_id
+    raise InvariantViolated("there are no numbers left")
+
+
+def _claim_folder(store: FileLogStore, cluster_id: str, node_id: int) -> None:
+    """See that the logs are this broker's; a new folder becomes so."""
     meta = store.read_meta()
     if meta is None:
-        # Kafka's form of an id, never beginning with "-": its tools would take that for an option.
-        cluster_id = urlsafe_b64encode(b"\0" + uuid4().bytes[1:]).decode().rstrip("=")
-        meta = MetaProperties(cluster_id, node_id, uuid4())
-        store.write_meta(meta)
+        store.write_meta(MetaProperties(cluster_id, node_id, uuid4()))
     elif meta.node_id != node_id:
         raise DataDirUnusable(
             f"the data folder {store.location} belongs to node.id {meta.node_id}, not {node_id}: "
             "give --data another folder, or correct node.id"
         )
-    return meta.cluster_id
+    elif meta.cluster_id != cluster_id:
+        raise DataDirUnusable(
+            f"the data folder {store.location} belongs to cluster {meta.cluster_id}, but the metadata "
+            f"journal beside it to {cluster_id}: restore metadata.sqlite, or take a new data folder"
+        )
+
+
+def _advertised(options: Options, port: int) -> tuple[str, int]:
+    """Where clients and other brokers are told to connect to."""
+    if options.advertise is None:
+        return options.host, port
+    host, separator, own_port = options.advertise.rpartition(":")
+    if not separator or "]" in own_port or (":" in host and not host.startswith("[")):
+        return options.advertise.strip("[]"), port
+    if not own_port.isdigit() or not 0 < int(own_port) < 65536:
+        raise UsageError(f"--advertise {options.advertise}: {own_port!r} is not a port number")
+    return host.strip("[]"), int(own_port)
 
 
 ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, object]], None]
 
 
-def _stop_on_bug(stopped: asyncio.Event, shell: Shell) -> ExceptionHandler:
+def _stop_on_bug(shell: Shell) -> ExceptionHandler:
     """An exception that nobody handled is a bug of ours: stop rather than serve on in an unknown state."""
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
@@ -147,9 +235,8 @@ def _stop_on_bug(stopped: asyncio.Event, shell: Shell) -> ExceptionHandler:
         if isinstance(error, OSError):
             log.warning("%s: %s", context.get("message"), error)
             return
-        shell.fail(error if isinstance(error, BaseException) else RuntimeError(str(context.get("message"))))
         log.error("%s", context.get("message"), exc_info=error if isinstance(error, BaseException) else None)
-        stopped.set()
+        shell.fail(error if isinstance(error, BaseException) else RuntimeError(str(context.get("message"))))
 
     return handle
 

@@ -1,7 +1,7 @@
 """The shell around the rules: turns the world into events and carries out effects, in their order.
 
-Everything here runs on the event loop's thread; only fsyncs and journal writes happen on worker threads, and
-come back as events.
+Everything here runs on the event loop's thread; only fsyncs and the journal's reads and writes happen on
+worker threads, and come back as events.
 """
 
 from __future__ import annotations
@@ -16,24 +16,32 @@ from time import monotonic
 
 from gapless.broker.clock import Clock
 from gapless.broker.connection import Connection
+from gapless.broker.coordination.port import Coordination
+from gapless.broker.deaths import DeathWatch
 from gapless.broker.flusher import Flusher
-from gapless.broker.journal import Journal, JournalFailed, JournalMoved
+from gapless.broker.journal import Journal
 from gapless.broker.metrics import Metrics
+from gapless.broker.peers import Peers
 from gapless.core.contract import (
+    Call,
+    CatchUp,
     Close,
-    Committed,
     ConnectionClosed,
+    Effect,
     Event,
     Flush,
     InvariantViolated,
     Propose,
-    Refused,
     Reply,
     Request,
     Started,
+    Stop,
+    StopAsked,
+    Tell,
     Tick,
     TopicPartition,
 )
+from gapless.core.image import Image
 from gapless.core.log import LogFailed
 from gapless.core.node import Node
 from gapless.storage.file_log import FileLog
@@ -45,17 +53,19 @@ log = logging.getLogger("gapless.broker")
 HOUSEKEEPING_S = 1.0
 CHECKPOINT_EVERY_S = 5.0
 REFUSAL_LINES_PER_S = 10
+HAND_OVER_TIMEOUT_S = 10.0
+"""The rules give up before that; this is for the case that they cannot."""
 
 
 class Shell:
     """One broker process's insides."""
 
     def __init__(
-        self, node: Node, store: FileLogStore, journal: Journal, open_files_limit: int = 2**31
+        self, node: Node, store: FileLogStore, coordination: Coordination, open_files_limit: int = 2**31
     ) -> None:
         self.node = node
         self.store = store
-        self.journal = journal
+        self.coordination = coordination
         self.clock = Clock()
         self.metrics = Metrics()
         self.connections: dict[int, Connection] = {}
@@ -63,16 +73,19 @@ class Shell:
         self.max_connections: int = min(node.settings.get("max.connections"), open_files_limit // 2)
         self.serving = asyncio.Event()
         self.failure: BaseException | None = None
+        self.failed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._idle_s = node.settings.get("connections.max.idle.ms") / 1000
         self._held_budget: int = node.settings.get("queued.max.request.bytes")
         self._held: dict[int, int] = {}
         self._held_total = 0
         self.flusher = Flusher(self._loop, self._find_log, self.step)
-        self._journal_thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self.journal = Journal(self._loop, coordination, self._image, self.step, self.fail)
+        self.deaths = DeathWatch(self._loop, coordination, node.node_id, self._image, self.step)
+        self.peers = Peers(self._loop, node.node_id, self._image, self.step, self.deaths.suspect)
+        self._handed_over = asyncio.Event()
         self._chores_thread = ThreadPoolExecutor(1, thread_name_prefix="chores")
         self._chore: asyncio.Future[None] | None = None
-        self._proposing: asyncio.Future[int] | None = None
         self._events: deque[Event] = deque()
         self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
@@ -112,18 +125,31 @@ class Shell:
             self.request_failed(event, error)
             return
         for effect in effects:
-            match effect:
-                case Reply(request, message):
-                    connection = self.connections.get(request.connection)
-                    if connection is not None:
-                        connection.answer(request, message)
-                case Flush(partition, offset):
-                    self.flusher.flush(partition, offset)
-                case Propose():
-                    self._propose(effect)
-                case Close(number, reason):
-                    if number in self.connections:
-                        self.connections[number].close(reason)
+            self._carry_out(effect)
+        if self.node.serving and not self.serving.is_set():
+            self.serving.set()
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Reply(request, message):
+                connection = self.connections.get(request.connection)
+                if connection is not None:
+                    connection.answer(request, message)
+            case Flush(partition, offset):
+                self.flusher.flush(partition, offset)
+            case Call():
+                self.peers.call(effect)
+            case Propose():
+                self.journal.propose(effect)
+            case Close(number, reason):
+                if number in self.connections:
+                    self.connections[number].close(reason)
+            case CatchUp():
+                self.journal.catch_up()
+            case Tell(text, is_problem):
+                log.log(logging.WARNING if is_problem else logging.INFO, "%s", text)
+            case Stop():
+                self._handed_over.set()
 
     def request_failed(self, request: Request, error: Exception) -> None:
         """A request that cannot be coped with costs its sender the connection, and nobody else anything."""
@@ -132,10 +158,11 @@ class Shell:
             self.connections[request.connection].close(f"the request failed: {error!r}")
 
     def fail(self, error: BaseException) -> None:
-        """Remember why the broker has to stop."""
+        """Remember why the broker has to stop, and let it."""
         if self.failure is None:
             self.failure = error
         self.serving.set()
+        self.failed.set()
 
     def _arm_timer(self) -> None:
         due_ms = self.node.next_deadline()
@@ -156,52 +183,58 @@ class Shell:
     def _find_log(self, partition: TopicPartition) -> FileLog | None:
         return self.store.logs.get(partition)
 
-    # -------------------------------------------------------------------------------------- the journal
-
-    def _propose(self, proposal: Propose) -> None:
-        future = self._proposing = self._loop.run_in_executor(
-            self._journal_thread, self.journal.append, proposal.expected_version, proposal.records
-        )
-
-        def finished(done: asyncio.Future[int]) -> None:
-            self._proposing = None
-            error = done.exception()
-            if error is None:
-                self.step(Committed(done.result(), proposal.records, own=True))
-            elif isinstance(error, JournalMoved):
-                self.step(Refused(str(error), retry=True))
-            elif isinstance(error, JournalFailed):
-                log.error("%s", error)
-                self.step(Refused(str(error), retry=False))
-            else:
-                raise error
-            if self.node.serving:
-                self.serving.set()
-
-        future.add_done_callback(finished)
+    def _image(self) -> Image:
+        return self.node.image
 
     # -------------------------------------------------------------------------------------- start and stop
 
-    async def start(self, host: str, port: int) -> None:
-        """Read the journal, recover the logs, take up leadership; returns when clients can be served."""
-        version, records = self.journal.read()
-        self.step(Committed(version, records))
-        self.journal.compact(version, self.node.image.snapshot())
-        self.step(Started(host, port))
+    async def start(self, host: str, port: int, *, keeps_all: bool, listen: Callable[[], None]) -> None:
+        """Read the journal, recover the logs, take up leadership; returns when clients can be served.
+
+        `listen` is called when others may learn of this broker: whoever connects must not be refused.
+        """
+        self.journal.read_all()
+        self.step(Started(host, port, keeps_all))
+        listen()
         self._report_problems()
+        self.coordination.watch(self._loop, self._coordination_moved)
         await self.serving.wait()
         if self.failure is not None:
             raise self.failure
         gc.collect()
         gc.freeze()  # what the start has made stays for good: no later collection has to look at it
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._keep_house)
+        self.deaths.look_at_all()
+
+    def _coordination_moved(self) -> None:
+        self.journal.moved()
+        self.deaths.look_at_all()
+
+    async def hand_over(self) -> None:
+        """Let other brokers lead what this one leads, if there are any."""
+        if len(self.node.image.live_brokers()) < 2:
+            return
+        self.step(StopAsked())
+        ended = [asyncio.create_task(event.wait()) for event in (self._handed_over, self.failed)]
+        await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED, timeout=HAND_OVER_TIMEOUT_S)
+        for task in ended:
+            task.cancel()
 
     async def stop(self) -> None:
         """Cut all clients off, make everything durable, and mark the stop as clean."""
+        self.deaths.close()
+        self.peers.close()
         for connection in list(self.connections.values()):
             connection.abort()
-        while self._proposing is not None:
-            await asyncio.wait((self._proposing,))
+        try:
+            await self._stop_working()
+            self.node.save_producers()
+            self.store.close_cleanly()
+        finally:
+            self.journal.close()  # and with it the session: from now on another process may be this broker
+
+    async def _stop_working(self) -> None:
+        await self.journal.settle()
         if self._housekeeping is not None:
             self._housekeeping.cancel()
         if self._chore is not None:
@@ -209,13 +242,7 @@ class Shell:
         await self.flusher.close()
         if self._timer is not None:
             self._timer.cancel()
-        self._journal_thread.shutdown(wait=True)
         self._chores_thread.shutdown(wait=True)
-        try:
-            self.node.save_producers()
-            self.store.close_cleanly()
-        finally:
-            self.journal.close()
 
     # --------------------------------------------------------------------------------------- connections
 

@@ -30,14 +30,17 @@ def main(argv: list[str]) -> int:
     from gapless.broker.server import Options, run
     from gapless.broker.settings_file import read_settings
 
+    settings = {} if arguments.config is None else read_settings(arguments.config)
+    settings.setdefault("node.id", "1")
     options = Options(
         data_dir=arguments.data,
+        node_id=int(settings["node.id"]),
         host=arguments.host,
         port=arguments.port,
         advertise=arguments.advertise,
         ready_file=arguments.ready_file,
         metrics_port=arguments.metrics_port,
-        settings={} if arguments.config is None else read_settings(arguments.config),
+        settings=settings,
     )
     run(options, announce=lambda address: print(f"ready: {address}", flush=True))  # noqa: T201
     return 0

@@ -269,6 +269,14 @@ def lock_file(path: str) -> OpenFile | None:
     return file
 
 
+def boot_id() -> str:
+    """What tells this run of the machine from all others; empty where the system has no such thing."""
+    try:
+        return (read_part("/proc/sys/kernel/random/boot_id", 64, 0)).decode().strip()
+    except OSError:
+        return ""
+
+
 def space(path: str) -> tuple[int, int]:
     """Total bytes of the file system, and those that this user may still use."""
     status = os.statvfs(path)

@@ -8,6 +8,7 @@
     log-start-offset-checkpoint            where logs begin, if not with their oldest segment
     meta.properties                        whose folder it is
     .kafka_cleanshutdown                   left by a clean stop, taken by the next start
+    boot-id                                which run of the machine the last broker was part of
     .lock                                  held by the broker that uses the folder
 
 Everything runs on one thread except the `run` of jobs (flush, checkpoints, deletions).
@@ -147,6 +148,19 @@ class FileLogStore:
         """Say whose folder it is, durably."""
         with disk.reporting("write", f"{self.location}/{formats.META_FILE}"):
             disk.replace_file(self._folder, formats.META_FILE, formats.encode_meta(meta), self.disk)
+
+    def note_boot(self, boot_id: str) -> bool:
+        """Remember which run of the machine this is; whether all that was ever written here is still there.
+
+        A process that dies leaves its writes to the page cache. Only the machine's end takes what was not
+        synced, and a new run of the machine has another id.
+        """
+        path = f"{self.location}/{formats.BOOT_FILE}"
+        with disk.reporting("write", path):
+            same = bool(boot_id) and disk.read_file(path) == boot_id.encode()
+            if not same:
+                disk.replace_file(self._folder, formats.BOOT_FILE, boot_id.encode(), self.disk)
+        return same or self.clean_stop
 
     def space(self) -> tuple[int, int]:
         """Total and usable bytes of the file system."""

@@ -2,9 +2,11 @@
 
 leader-epoch-checkpoint           version, count, then one `epoch offset` per line
 recovery-point-offset-checkpoint  version, count, then one `topic partition offset` per line
-log-start-offset-checkpoint       the same partition.metadata                `version: 0` and `topic_id:
-<base64>` meta.properties                   Java properties: version, cluster.id, node.id, directory.id
+log-start-offset-checkpoint       the same
+partition.metadata                `version: 0` and `topic_id: <base64>`
+meta.properties                   Java properties: version, cluster.id, node.id, directory.id
 .kafka_cleanshutdown              JSON with the broker's epoch
+boot-id                           the machine's boot id when a broker last ran here; Kafka has no such file
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ CLEANED_OFFSETS_FILE = "cleaner-offset-checkpoint"
 PARTITION_FILE = "partition.metadata"
 META_FILE = "meta.properties"
 CLEAN_STOP_FILE = ".kafka_cleanshutdown"
+BOOT_FILE = "boot-id"
 
 Partition = tuple[str, int]
 

@@ -6,7 +6,8 @@ their length, each a writable view of memory that the reader never touches again
 What is held follows what has arrived, never what a length field promises: the part of a frame that is there,
 in a buffer at most four times as large. Reads go through scratch blocks that readers borrow for a read and
 give back after it. A frame that fits into a scratch block is copied out of it once. A larger one is assembled
-where it stays: only what arrived before the buffer had its final size is copied, a third of a 1 MB frame.
+where it stays: only what arrived before the buffer had its final size is copied, a third of a 1 MB frame. A
+trusted peer's length is believed, so that at most one scratch block of a frame is copied.
 """
 
 from __future__ import annotations
@@ -49,10 +50,19 @@ def _likely_protocol(first_bytes: bytearray) -> str:
 class FrameReader:
     """The frames of one connection."""
 
-    __slots__ = ("_assembly", "_filled", "_frame_bytes", "_leftover", "_max_frame_bytes", "_scratch")
+    __slots__ = (
+        "_assembly",
+        "_filled",
+        "_frame_bytes",
+        "_growth",
+        "_leftover",
+        "_max_frame_bytes",
+        "_scratch",
+    )
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, *, trusted: bool = False) -> None:
         self._max_frame_bytes = max_frame_bytes
+        self._growth = max_frame_bytes if trusted else _GROWTH
         self._scratch: bytearray | None = None
         self._leftover = b""  # the beginning of a frame that will fit into a scratch block
         self._assembly: bytearray | None = None  # a larger frame, with its length in front
@@ -132,7 +142,7 @@ class FrameReader:
         """The free end of the assembly, after making it larger if there is none."""
         filled = self._filled
         if filled == len(assembly):
-            larger = bytearray(min(self._frame_bytes, max(filled * _GROWTH, SCRATCH_BYTES)))
+            larger = bytearray(min(self._frame_bytes, max(filled * self._growth, SCRATCH_BYTES)))
             larger[:filled] = assembly
             self._assembly = assembly = larger
         return memoryview(assembly)[filled:]
