@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from struct import Struct
-from typing import Protocol
+from typing import Protocol, cast
 
 from gapless.testing.proxy.faults import Fate, Network, Plan
 from gapless.testing.proxy.frames import (
@@ -62,9 +62,7 @@ class End(asyncio.Protocol):
         """What is under way to this end over a slow network, with its time; None is the end of all."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError("a proxy needs streams")
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from it
         self._link.update()
         self.deliver_early()
 
