@@ -63,14 +63,20 @@ class Options:
     ready_file: Path | None = None
     metrics_port: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
-    cluster_size: int = 1
-    """Ready when so many brokers are there."""
+    cluster_size: int | None = 1
+    """How many brokers there are to be; None counts those that have a folder."""
+    awaits_others: bool = False
+    """Ready when all of them are."""
     lifeline: int | None = None
     """A pipe that closes when this broker has to end, because whoever watches over it has."""
 
 
-def run(options: Options, announce: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT. `announce` is told the bootstrap address once clients can connect.
+Announce = Callable[[str, int], None]
+"""Is told the bootstrap address, and the port that is listened on, once clients can connect."""
+
+
+def run(options: Options, announce: Announce) -> None:
+    """Serve until SIGTERM or SIGINT.
 
     SIGTERM hands leadership over to other brokers first; SIGINT, or a second SIGTERM, does not wait for that.
     """
@@ -82,8 +88,7 @@ def run(options: Options, announce: Callable[[str], None]) -> None:
         raise CannotServe(str(error)) from error
 
 
-async def _serve(options: Options, announce: Callable[[str], None]) -> None:
-    settings = Settings(options.settings)
+async def _serve(options: Options, announce: Announce) -> None:
     if options.advertise is None and options.host in ANY_ADDRESS:
         raise UsageError(
             f"--host {options.host} listens everywhere; give --advertise the name that clients connect to"
@@ -93,19 +98,19 @@ async def _serve(options: Options, announce: Callable[[str], None]) -> None:
         coordination = SqliteCoordination(options.data_dir)
         held.callback(coordination.close)
         node_id = _claim_session(coordination, options)
-        _forget_ready(options)  # a crash may have left one
+        forget_ready(options.ready_file)  # a crash may have left one
         store = FileLogStore(options.data_dir / f"broker-{node_id}")
         held.callback(store.close)
         cluster_id = coordination.cluster_id
         _claim_folder(store, cluster_id, node_id)
+        brokers = options.cluster_size or len(list(options.data_dir.glob("broker-*/")))
+        settings = Settings({**cluster_defaults(brokers), **options.settings, "node.id": str(node_id)})
         node = Node(node_id, cluster_id, settings, store, random.SystemRandom())
         shell = Shell(node, store, coordination, _raise_file_limit())
         await _serve_node(options, shell, listener, announce)
 
 
-async def _serve_node(
-    options: Options, shell: Shell, listener: socket.socket, announce: Callable[[str], None]
-) -> None:
+async def _serve_node(options: Options, shell: Shell, listener: socket.socket, announce: Announce) -> None:
     loop = asyncio.get_running_loop()
     asked, at_once = _listen_for_signals(loop, options.lifeline)
     loop.set_exception_handler(_stop_on_bug(shell))
@@ -121,21 +126,37 @@ async def _serve_node(
         metrics_port = endpoint.sockets[0].getsockname()[1]
         log.info("metrics at http://%s/metrics", _address(options.host, metrics_port))
     try:
-        await _first_of(asked.wait(), shell.failed.wait(), _all_there(shell, options.cluster_size))
+        if options.awaits_others:
+            others = _all_there(shell, options.cluster_size or 1)
+            await _first_of(asked.wait(), shell.failed.wait(), others)
         if not asked.is_set() and not shell.failed.is_set():
-            _tell_ready(options, _address(host, port), announce)
+            own_port = listener.getsockname()[1]
+            tell_ready(options.ready_file, _address(host, port), lambda address: announce(address, own_port))
         await _first_of(asked.wait(), shell.failed.wait())
         log.info("stopping")
-        _forget_ready(options)
+        forget_ready(options.ready_file)
         if not shell.failed.is_set() and not at_once.is_set():
             await _first_of(at_once.wait(), shell.hand_over())
     finally:
-        _forget_ready(options)
+        forget_ready(options.ready_file)
         for server in servers:
             server.close()
         await shell.stop()
     if shell.failure is not None:
         raise shell.failure
+
+
+def cluster_defaults(brokers: int) -> dict[str, str]:
+    """Settings for what is not set, so that a cluster of several brokers survives the loss of one."""
+    if brokers == 1:
+        return {}
+    replicas = str(min(3, brokers))
+    settings = {
+        "default.replication.factor": replicas,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+    }
+    return settings if brokers < 3 else {**settings, "min.insync.replicas": "2"}
 
 
 def _listen_for_signals(
@@ -266,20 +287,22 @@ def _bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _tell_ready(options: Options, address: str, announce: Callable[[str], None]) -> None:
-    if options.ready_file is not None:
+def tell_ready(ready_file: Path | None, address: str, announce: Callable[[str], None]) -> None:
+    """Let everybody know, in the file and by `announce`, that clients can connect."""
+    if ready_file is not None:
         # Written beside and moved, so that nobody reads half an address.
-        partial = options.ready_file.with_name(options.ready_file.name + ".partial")
-        with _cannot_write(options.ready_file):
+        partial = ready_file.with_name(ready_file.name + ".partial")
+        with _cannot_write(ready_file):
             partial.write_text(address + "\n")
-            partial.replace(options.ready_file)
+            partial.replace(ready_file)
     announce(address)
 
 
-def _forget_ready(options: Options) -> None:
-    if options.ready_file is not None:
-        with _cannot_write(options.ready_file):
-            options.ready_file.unlink(missing_ok=True)
+def forget_ready(ready_file: Path | None) -> None:
+    """Nobody shall connect any more."""
+    if ready_file is not None:
+        with _cannot_write(ready_file):
+            ready_file.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`gapless up`: run a broker in the foreground until it is told to stop."""
+"""`gapless up`: run a broker, or several, in the foreground until told to stop."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import logging
 import sys
 from pathlib import Path
 
+from gapless.errors import UsageError
+
 EPILOG = """\
 examples:
   gapless up                                  a broker on 127.0.0.1:9092, data in ./gapless-data
   gapless up --port 0 --ready-file addr.txt   any free port; its address is in addr.txt once it serves
   gapless up --config broker.properties       Kafka's names: num.partitions=4, log.retention.hours=24 ...
   gapless up --host 0.0.0.0 --advertise db1   reachable from other machines under the name db1
+  gapless up --brokers 3 --restart            three brokers on 9092, 9093, 9094; a dead one is brought back
+  gapless up --join gapless-data --port 9095  one more broker for the cluster whose data is there
 
 stop it with Ctrl-C or SIGTERM. Kafka clients of any language connect to the address that is printed.
 """
@@ -31,19 +35,46 @@ def main(argv: list[str]) -> int:
     from gapless.broker.settings_file import read_settings
 
     settings = {} if arguments.config is None else read_settings(arguments.config)
-    settings.setdefault("node.id", "1")
     options = Options(
-        data_dir=arguments.data,
-        node_id=int(settings["node.id"]),
+        data_dir=arguments.data if arguments.join is None else arguments.join,
+        node_id=_node_id(arguments, settings),
         host=arguments.host,
         port=arguments.port,
         advertise=arguments.advertise,
         ready_file=arguments.ready_file,
         metrics_port=arguments.metrics_port,
         settings=settings,
+        cluster_size=arguments.cluster_size if arguments.join is not None else 1,
     )
-    run(options, announce=lambda address: print(f"ready: {address}", flush=True))  # noqa: T201
+    if arguments.brokers > 1:
+        from gapless.broker import supervisor
+
+        options_of_all = supervisor.spread(options, arguments.brokers)
+        supervisor.run(options_of_all, restart=arguments.restart, announce=_say_ready)
+    else:
+        run(options, announce=lambda address, _: _say_ready(address))
     return 0
+
+
+def _say_ready(addresses: str) -> None:
+    print(f"ready: {addresses}", flush=True)  # noqa: T201
+
+
+def _node_id(arguments: argparse.Namespace, settings: dict[str, str]) -> int | None:
+    """Which broker of its cluster it is; None for one that still has to get a number."""
+    if arguments.brokers > 1:
+        if arguments.join is not None or arguments.node_id is not None or "node.id" in settings:
+            raise UsageError("--brokers numbers its brokers from 1: give it no --join, --node-id or node.id")
+        return None
+    if arguments.restart:
+        raise UsageError("--restart is for --brokers: a single broker has nobody who could bring it back")
+    if arguments.node_id is not None:
+        if settings.get("node.id", str(arguments.node_id)) != str(arguments.node_id):
+            raise UsageError(f"--node-id {arguments.node_id} contradicts node.id={settings['node.id']}")
+        return int(arguments.node_id)
+    if "node.id" in settings:
+        return int(settings["node.id"])
+    return None if arguments.join is not None else 1
 
 
 def _port(text: str) -> int:
@@ -52,30 +83,49 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _number(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) < 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 999")
+    return int(text)
+
+
+def _node(text: str) -> int:
+    if not text.isdigit() or int(text) > 2**31 - 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a broker's number")
+    return int(text)
+
+
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="gapless up",
-        description="Run a broker in the foreground.",
+        description="Run a broker, or a cluster of brokers on this machine, in the foreground.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--port", type=_port, default=9092, metavar="PORT", help="port to listen on (0: any free one)"
+    add = parser.add_argument
+    add("--port", type=_port, default=9092, metavar="PORT", help="port to listen on (0: any free one)")
+    add("--host", default="127.0.0.1", metavar="HOST", help="address to listen on")
+    add("--advertise", metavar="HOST[:PORT]", help="where clients connect to, if it is not --host and --port")
+    add("--data", type=Path, default=Path("gapless-data"), metavar="DIR", help="folder for logs and metadata")
+    add("--config", type=Path, metavar="FILE", help="settings, as in Kafka's server.properties")
+    add("--ready-file", type=Path, metavar="FILE", help="gets the bootstrap address when clients can connect")
+    add("--metrics-port", type=_port, metavar="PORT", help="serve Prometheus metrics on this port")
+    cluster = parser.add_argument_group("several brokers").add_argument
+    cluster(
+        "--brokers",
+        type=_number,
+        default=1,
+        metavar="N",
+        help="run N brokers, a process each, on PORT, PORT+1, ...; topics are replicated to three of them",
     )
-    parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address to listen on")
-    parser.add_argument(
-        "--advertise", metavar="HOST", help="the name that clients connect to, if it is not --host"
+    cluster("--restart", action="store_true", help="with --brokers: bring back a broker that has died")
+    cluster("--join", type=Path, metavar="DIR", help="run one more broker of the cluster whose --data is DIR")
+    cluster(
+        "--node-id",
+        type=_node,
+        metavar="N",
+        help="with --join: which broker (default: the first free number)",
     )
-    parser.add_argument(
-        "--data", type=Path, default=Path("gapless-data"), metavar="DIR", help="folder for logs and metadata"
-    )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings, as in Kafka's server.properties"
-    )
-    parser.add_argument(
-        "--ready-file", type=Path, metavar="FILE", help="gets the bootstrap address when clients can connect"
-    )
-    parser.add_argument(
-        "--metrics-port", type=_port, metavar="PORT", help="serve Prometheus metrics on this port"
-    )
+    # For whoever starts the brokers of a cluster one by one: as many as there will be, for the defaults.
+    cluster("--cluster-size", type=_number, help=argparse.SUPPRESS)
     return parser.parse_args(argv)

@@ -1,0 +1,296 @@
+"""`gapless up --brokers N`: one process per broker, watched over by this one until all shall stop.
+
+Brokers are forked from a process that has loaded all code and done nothing else: they start at once and
+share the memory of the code. This process never runs an event loop or a thread, so it can fork a dead broker
+anew at any time. A broker ends when this process does, however that happens: it sees the pipe close.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import logging
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from gapless.broker import server
+from gapless.broker.server import CannotServe, Options
+from gapless.errors import GaplessError, UsageError
+
+log = logging.getLogger("gapless.broker")
+
+RESTART_DELAYS_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""A broker that dies again and again is brought back less and less often ..."""
+SETTLED_AFTER_S = 30.0
+"""... unless it has lived for so long."""
+STOP_TIMEOUT_S = 60.0
+
+
+@dataclass(slots=True)
+class _Broker:
+    """One broker, running or not."""
+
+    options: Options
+    pid: int = 0
+    address: str | None = None
+    news: int = -1
+    """The pipe on which it says that it is ready, or why it cannot be."""
+    started: float = 0.0
+    deaths: int = 0
+    restart_at: float | None = None
+
+    @property
+    def node_id(self) -> int:
+        return self.options.node_id or 0
+
+
+def run(options: Sequence[Options], *, restart: bool, announce: Callable[[str], None]) -> None:
+    """Run one broker per entry until SIGTERM or SIGINT; `announce` gets all addresses, comma-separated."""
+    Supervisor(options, restart, announce).run()
+
+
+class Supervisor:
+    """The parent of all brokers."""
+
+    def __init__(self, options: Sequence[Options], restart: bool, announce: Callable[[str], None]) -> None:
+        self._ready_file = options[0].ready_file
+        self._restart = restart
+        self._announce = announce
+        self._lifeline, self._alive = os.pipe()
+        self._brokers = [_Broker(replace(each, ready_file=None, lifeline=self._lifeline)) for each in options]
+        self._selector = selectors.DefaultSelector()
+        self._stopping = False
+        self._told = False
+
+    def run(self) -> None:
+        """See `run` above."""
+        server.forget_ready(self._ready_file)
+        gc.collect()
+        gc.freeze()  # collections in the brokers then leave the shared pages alone
+        with self._signals():
+            try:
+                for broker in self._brokers:
+                    self._start(broker)
+                while not self._stopping:
+                    self._wait()
+            finally:
+                server.forget_ready(self._ready_file)
+                self._stop_all()
+
+    # ------------------------------------------------------------------------------------------- signals
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Every signal becomes a byte in a pipe that `_wait` looks at."""
+        receiver, sender = os.pipe()
+        os.set_blocking(receiver, False)
+        os.set_blocking(sender, False)
+        signal.set_wakeup_fd(sender)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        self._selector.register(receiver, selectors.EVENT_READ)
+        yield
+        signal.set_wakeup_fd(-1)
+
+    def _wait(self) -> None:
+        """Until the next thing happens, and what follows from it."""
+        due = [broker.restart_at for broker in self._brokers if broker.restart_at is not None]
+        timeout_s = max(0.0, min(due) - time.monotonic()) if due else None
+        for key, _ in self._selector.select(timeout_s):
+            if isinstance(key.data, _Broker):
+                self._on_news(key.data)
+            else:
+                self._on_signals(os.read(key.fd, 4096))
+        now = time.monotonic()
+        for broker in self._brokers:
+            if broker.restart_at is not None and broker.restart_at <= now and not self._stopping:
+                broker.restart_at = None
+                self._start(broker)
+
+    def _on_signals(self, numbers: bytes) -> None:
+        if signal.SIGTERM in numbers or signal.SIGINT in numbers:
+            self._stopping = True
+            log.info("stopping all brokers")
+            return
+        for broker in self._brokers:
+            if broker.pid:
+                pid, status = os.waitpid(broker.pid, os.WNOHANG)
+                if pid:
+                    self._on_death(broker, status)
+
+    # ------------------------------------------------------------------------------------------- brokers
+
+    def _start(self, broker: _Broker) -> None:
+        broker.news, says = os.pipe()
+        broker.started = time.monotonic()
+        broker.pid = os.fork()
+        if broker.pid == 0:
+            os.close(broker.news)
+            _be(
+                broker.options,
+                says,
+                [self._alive, *(each.news for each in self._brokers if each is not broker)],
+            )
+        os.close(says)
+        self._selector.register(broker.news, selectors.EVENT_READ, broker)
+
+    def _on_news(self, broker: _Broker) -> None:
+        line = os.read(broker.news, 65536)
+        self._forget_pipe(broker)
+        if not line:
+            return  # it has died; that is told in another way
+        news = json.loads(line)
+        if "address" not in news:
+            if not self._told:
+                raise CannotServe(f"broker {broker.node_id} cannot start: {news['error']}")
+            log.error("broker %d cannot start: %s", broker.node_id, news["error"])
+            return
+        broker.address = news["address"]
+        # It comes back under the same address, and need not wait for anybody then.
+        broker.options = replace(broker.options, port=news["port"], awaits_others=False)
+        if all(each.address for each in self._brokers):
+            if not self._told:
+                addresses = ",".join(each.address or "" for each in self._brokers)
+                server.tell_ready(self._ready_file, addresses, self._announce)
+                self._told = True
+            else:
+                log.info("broker %d is back at %s", broker.node_id, broker.address)
+
+    def _on_death(self, broker: _Broker, status: int) -> None:
+        code = os.waitstatus_to_exitcode(status)
+        how = (
+            f"was killed by signal {-code}" if code < 0 else f"ended with code {code}" if code else "stopped"
+        )
+        broker.pid = 0
+        if broker.news >= 0:
+            self._on_news(broker)
+        if not self._told:
+            raise CannotServe(f"broker {broker.node_id} {how} before it was ready; what it said is above")
+        lived_s = time.monotonic() - broker.started
+        broker.deaths = 0 if lived_s > SETTLED_AFTER_S else broker.deaths + 1
+        if self._restart:
+            delay_s = RESTART_DELAYS_S[min(max(broker.deaths - 1, 0), len(RESTART_DELAYS_S) - 1)]
+            log.warning(
+                "broker %d %s; it is started again%s",
+                broker.node_id,
+                how,
+                f" in {delay_s:.0f} s" * (delay_s > 0),
+            )
+            broker.restart_at = time.monotonic() + delay_s
+            return
+        log.warning("broker %d %s; bring it back with: %s", broker.node_id, how, _revival(broker.options))
+        if not any(each.pid for each in self._brokers):
+            raise CannotServe("all brokers have ended")
+
+    def _forget_pipe(self, broker: _Broker) -> None:
+        self._selector.unregister(broker.news)
+        os.close(broker.news)
+        broker.news = -1
+
+    def _stop_all(self) -> None:
+        """SIGINT: when all go, leadership need not move to and fro."""
+        running = [broker for broker in self._brokers if broker.pid]
+        for broker in running:
+            _signal(broker.pid, signal.SIGINT)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        failed = []
+        for broker in running:
+            status = _await(broker.pid, deadline)
+            if status != 0:
+                failed.append(str(broker.node_id))
+        if failed and self._stopping:
+            raise CannotServe(f"no clean stop of broker {', '.join(failed)}; what it said is above")
+
+
+def _await(pid: int, deadline: float) -> int:
+    """A process's exit code, after its end by itself or by force."""
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            _signal(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _revival(options: Options) -> str:
+    return (
+        f"gapless up --join {options.data_dir} --node-id {options.node_id} --host {options.host} "
+        f"--port {options.port}"
+    )
+
+
+def _be(options: Options, says: int, others: Sequence[int]) -> None:
+    """In the new process: be a broker, and nothing of what the parent is."""
+    code = 70
+    try:
+        for file in others:
+            if file >= 0:
+                os.close(file)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(
+                logging.Formatter(
+                    f"%(asctime)s %(levelname)s broker {options.node_id}: %(message)s", "%H:%M:%S"
+                )
+            )
+
+        def ready(address: str, port: int) -> None:
+            os.write(says, json.dumps({"address": address, "port": port}).encode())
+            os.close(says)
+
+        try:
+            server.run(options, ready)
+            code = 0
+        except GaplessError as error:
+            code = int(error.exit_code)
+            _complain(says, error)
+    except BaseException:
+        logging.getLogger("gapless.broker").exception("a bug has ended broker %s", options.node_id)
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _complain(says: int, error: GaplessError) -> None:
+    """To the parent as long as it listens for news, else to whoever reads the log."""
+    try:
+        os.write(says, json.dumps({"error": str(error)}).encode())
+    except OSError:
+        log.error("%s", error)  # noqa: TRY400 -- the line says it all
+
+
+def check(options: Options, brokers: int) -> None:
+    """Refuse what makes no sense with several brokers."""
+    if options.port and options.port + brokers - 1 > 65535:
+        raise UsageError(f"--port {options.port}: there are no {brokers} ports from there on")
+    if options.advertise is not None and ":" in options.advertise.rpartition("]")[2]:
+        raise UsageError("--advertise takes no port with --brokers: each broker has its own")
+
+
+def spread(first: Options, brokers: int) -> list[Options]:
+    """The options of each of several brokers: numbers from 1, ports one after the other."""
+    check(first, brokers)
+    return [
+        replace(
+            first,
+            node_id=number + 1,
+            port=first.port and first.port + number,
+            metrics_port=first.metrics_port and first.metrics_port + number,
+            cluster_size=brokers,
+            awaits_others=True,
+        )
+        for number in range(brokers)
+    ]
