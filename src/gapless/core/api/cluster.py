@@ -1,4 +1,7 @@
-"""DescribeCluster: the brokers and who leads them. Endpoint type 1 is brokers; there are no others here."""
+"""DescribeCluster: the brokers and who watches over them. Endpoint type 1 is brokers; there are no others.
+
+From version 2 on a client may ask for fenced brokers, too.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ TOPIC_OPERATIONS = {3, 4, 5, 6, 7, 8, 10, 11}
 
 @handles(ApiKey.DESCRIBE_CLUSTER, 0, 2)
 def describe_cluster(node: Node, request: Request) -> DescribeClusterResponse:
-    """All registered brokers; the one with the smallest number counts as the controller."""
+    """The live brokers, and the fenced ones if asked for."""
     body: DescribeClusterRequest = request.body
     if body.endpoint_type not in (1, None):
         return DescribeClusterResponse(
@@ -33,6 +36,7 @@ def describe_cluster(node: Node, request: Request) -> DescribeClusterResponse:
             brokers=[],
             authorized_operations=NOT_ASKED,
         )
+    wants_fenced = request.header.api_version >= 2 and body.include_fenced_brokers
     return DescribeClusterResponse(
         error_code=0,
         error_message=None,
@@ -41,14 +45,20 @@ def describe_cluster(node: Node, request: Request) -> DescribeClusterResponse:
         controller_id=controller_id(node),
         brokers=[
             DescribeClusterResponse.DescribeClusterBroker(
-                broker_id=broker.node_id, host=broker.host, port=broker.port, rack=None, is_fenced=False
+                broker_id=broker.node_id,
+                host=broker.host,
+                port=broker.port,
+                rack=None,
+                is_fenced=broker.fenced,
             )
             for broker in node.image.brokers.values()
+            if wants_fenced or not broker.fenced
         ],
         authorized_operations=CLUSTER_OPERATIONS if body.include_cluster_authorized_operations else NOT_ASKED,
     )
 
 
 def controller_id(node: Node) -> int:
-    """The broker that clients should send changes of the cluster's shape to."""
-    return min(node.image.brokers, default=-1)
+    """The broker that clients should send changes of the cluster's shape to; -1 while there is none."""
+    controller = node.image.controller.node_id
+    return controller if node.image.is_live(controller) else -1

@@ -7,7 +7,7 @@ altered while it runs; the rest come from its file.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core.api.refusals import Refusal
@@ -17,7 +17,8 @@ from gapless.core.config_keys import BROKER, TOPIC, InvalidConfig, Key, Kind, So
 from gapless.core.config_tables import BROKER_KEYS, DYNAMIC_BROKER_KEYS, TOPIC_KEYS
 from gapless.core.configs import Found
 from gapless.core.contract import Request
-from gapless.core.records import ConfigSet
+from gapless.core.membership.decisions import floors_moved
+from gapless.core.records import ConfigSet, PartitionChanged
 from gapless.wire.apis import ApiKey
 from gapless.wire.errors import ErrorCode
 from gapless.wire.messages import (
@@ -251,13 +252,32 @@ def _alter(node, request, resources, validate_only, wanted, response_type) -> No
                 answers.append(answer(resource, ErrorCode.NONE, None))
             except ConfigError as error:
                 answers.append(answer(resource, error.code, str(error)))
-        return Decision(list(records), lambda: response_type(throttle_time_ms=0, responses=answers))
+        return Decision(
+            [*records, *_moved_floors(node, records)],
+            lambda: response_type(throttle_time_ms=0, responses=answers),
+        )
 
     def failed(reason: str):  # type: ignore[no-untyped-def]
         answers = [answer(resource, ErrorCode.UNKNOWN_SERVER_ERROR, reason) for resource in resources]
         return response_type(throttle_time_ms=0, responses=answers)
 
     node.change(request, decide, failed)
+
+
+def _moved_floors(node: Node, changes: Sequence[ConfigSet]) -> list[PartitionChanged]:
+    """What a change of min.insync.replicas means for who is eligible to lead; see `floors_moved`."""
+    moved = [change for change in changes if change.key == "min.insync.replicas"]
+    names = [change.resource_name for change in moved if change.resource_type == TOPIC]
+    if any(change.resource_type == BROKER for change in moved):
+        names = list(node.image.topics)
+    configs = {key: dict(values) for key, values in node.image.configs.items()}
+    for change in moved:
+        values = configs.setdefault((change.resource_type, change.resource_name), {})
+        if change.value is None:
+            values.pop(change.key, None)
+        else:
+            values[change.key] = change.value
+    return list(floors_moved(node.image, lambda name: node.membership.policy(name, configs), names))
 
 
 def _check(node: Node, resource_type: int, keys: Mapping[str, Key], values: Mapping[str, str]) -> None:

@@ -33,7 +33,7 @@ def describe_log_dirs(node: Node, request: Request) -> DescribeLogDirsResponse:
             TopicAnswer.DescribeLogDirsPartition(
                 partition_index=index,
                 partition_size=partition.log.size_bytes,
-                offset_lag=0,
+                offset_lag=max(0, partition.high_watermark - partition.log.end_offset),
                 is_future_key=False,
             )
         )

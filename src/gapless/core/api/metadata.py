@@ -94,7 +94,7 @@ def _describe(node: Node, request: Request) -> MetadataResponse:
             MetadataResponse.MetadataResponseBroker(
                 node_id=broker.node_id, host=broker.host, port=broker.port, rack=None
             )
-            for broker in node.image.brokers.values()
+            for broker in node.image.live_brokers()
         ],
         cluster_id=node.cluster_id,
         controller_id=controller_id(node),
@@ -134,7 +134,7 @@ def _describe_topic(node: Node, topic: Topic, operations: set[int]) -> TopicAnsw
             TopicAnswer.MetadataResponsePartition(
                 error_code=int(_partition_error(node, topic, partition)),
                 partition_index=partition.partition,
-                leader_id=-1 if _failed(node, topic, partition) else partition.leader,
+                leader_id=_leader(node, topic, partition),
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
@@ -150,15 +150,25 @@ def _failed(node: Node, topic: Topic, partition: PartitionChanged) -> bool:
     return (topic.name, partition.partition) in node.failed_partitions
 
 
+def _leader(node: Node, topic: Topic, partition: PartitionChanged) -> int:
+    """Who leads; nobody if that is this broker and it cannot open the log."""
+    return -1 if partition.leader == node.node_id and _failed(node, topic, partition) else partition.leader
+
+
 def _partition_error(node: Node, topic: Topic, partition: PartitionChanged) -> ErrorCode:
-    return ErrorCode.LEADER_NOT_AVAILABLE if _failed(node, topic, partition) else ErrorCode.NONE
+    has_leader = _leader(node, topic, partition) != -1
+    return ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE
 
 
 def _offline(node: Node, topic: Topic, partition: PartitionChanged) -> list[int]:
-    """The replicas that cannot be written to, as far as this broker knows."""
+    """The replicas whose broker is gone, and this broker's if it cannot be written to."""
     replica = node.partitions.get((topic.name, partition.partition))
     down = _failed(node, topic, partition) or (replica is not None and replica.offline is not None)
-    return [node.node_id] if down else []
+    return [
+        node_id
+        for node_id in partition.replicas
+        if not node.image.is_live(node_id) or (down and node_id == node.node_id)
+    ]
 
 
 @handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0)
@@ -221,12 +231,12 @@ def _describe_partitions(
             answer_type.DescribeTopicPartitionsResponsePartition(
                 error_code=int(_partition_error(node, topic, partition)),
                 partition_index=partition.partition,
-                leader_id=-1 if _failed(node, topic, partition) else partition.leader,
+                leader_id=_leader(node, topic, partition),
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
-                eligible_leader_replicas=[],
-                last_known_elr=[],
+                eligible_leader_replicas=list(partition.eligible),
+                last_known_elr=[] if partition.last_leader == -1 else [partition.last_leader],
                 offline_replicas=_offline(node, topic, partition),
             )
             for partition in topic.partitions[first : first + room]

@@ -71,6 +71,11 @@ class Plan:
         self._names[_folded(name)] = name
         self._room -= partitions
 
+    @property
+    def position(self) -> int:
+        """Where the next topic begins among the brokers: they take turns."""
+        return MAX_PARTITIONS - self._room
+
 
 def _folded(name: str) -> str:
     return name.replace(".", "_")
@@ -110,10 +115,7 @@ def new_topic_records(
     plan.add(name, len(replicas))
     topic_id = node.new_uuid()
     records: list[MetadataRecord] = [TopicCreated(name, topic_id)]
-    records += [
-        PartitionChanged(topic_id, index, nodes[0], 0, tuple(nodes), tuple(nodes))
-        for index, nodes in enumerate(replicas)
-    ]
+    records += [_new_partition(node, topic_id, index, nodes) for index, nodes in enumerate(replicas)]
     records += [ConfigSet(TOPIC, name, key, value) for key, value in settings.items()]
     return records
 
@@ -163,22 +165,34 @@ def _place(
     if factor < 1:
         raise TopicError(ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
     plan.check_room(count)
-    return place_evenly(node, 0, count, factor)
+    return place_evenly(node, plan.position, count, factor)
+
+
+def _new_partition(node: Node, topic_id: UUID, index: int, replicas: Sequence[int]) -> PartitionChanged:
+    """A partition as it begins: all its live replicas are in sync, for there is nothing to lack."""
+    isr = tuple(node_id for node_id in replicas if node.image.is_live(node_id))
+    return PartitionChanged(topic_id, index, isr[0], 0, tuple(replicas), isr)
 
 
 def place_evenly(node: Node, first: int, count: int, factor: int) -> list[list[int]]:
-    """Replicas for partitions `first` to `first + count - 1`, leaders in turn."""
-    brokers = sorted(node.image.brokers)
+    """Replicas for `count` partitions on live brokers: leaders in turn, beginning at position `first`.
+
+    After each round the followers move on by one, so that one broker's death burdens all others.
+    """
+    brokers = [broker.node_id for broker in node.image.live_brokers()]
     if factor > len(brokers):
         raise TopicError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} "
             f"cannot be reached because only {len(brokers)} broker(s) are registered.",
         )
-    return [
-        [brokers[(index + replica) % len(brokers)] for replica in range(factor)]
-        for index in range(first, first + count)
-    ]
+    return [_stripe(brokers, index, factor) for index in range(first, first + count)]
+
+
+def _stripe(brokers: Sequence[int], index: int, factor: int) -> list[int]:
+    rounds, others = index // len(brokers), max(1, len(brokers) - 1)
+    steps = [0, *(1 + (rounds + follower) % others for follower in range(factor - 1))]
+    return [brokers[(index + step) % len(brokers)] for step in steps]
 
 
 def _check_assignment(node: Node, replicas: Sequence[int]) -> list[int]:
@@ -186,6 +200,11 @@ def _check_assignment(node: Node, replicas: Sequence[int]) -> list[int]:
         raise TopicError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"The manual partition assignment {list(replicas)} must name registered brokers, each once.",
+        )
+    if not any(map(node.image.is_live, replicas)):
+        raise TopicError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"None of the brokers {list(replicas)} of the manual partition assignment is live.",
         )
     return list(replicas)
 
@@ -376,14 +395,21 @@ def _more_partitions(
             f"{asked.count - existing} partitions are added, but {len(asked.assignments)} assignments given.",
         )
     if asked.assignments is None:
-        replicas = place_evenly(node, existing, asked.count - existing, len(topic.partitions[0].replicas))
+        replicas = _place_more(node, topic, asked.count - existing)
     else:
         replicas = [_check_assignment(node, assignment.broker_ids) for assignment in asked.assignments]
     plan.add(asked.name, len(replicas))
     return [
-        PartitionChanged(topic.topic_id, existing + index, nodes[0], 0, tuple(nodes), tuple(nodes))
-        for index, nodes in enumerate(replicas)
+        _new_partition(node, topic.topic_id, existing + index, nodes) for index, nodes in enumerate(replicas)
     ]
+
+
+def _place_more(node: Node, topic: Topic, count: int) -> list[list[int]]:
+    """Replicas for further partitions: the turns go on where the topic's first partition began."""
+    brokers = [broker.node_id for broker in node.image.live_brokers()]
+    first = topic.partitions[0].replicas
+    begin = brokers.index(first[0]) if first[0] in brokers else 0
+    return place_evenly(node, begin + len(topic.partitions), count, len(first))
 
 
 def _extended(

@@ -96,7 +96,7 @@ def _unclean(partition: PartitionChanged, leader: int) -> Election:
 def sealed(
     before: PartitionChanged, after: PartitionChanged, *, renewed: bool = False
 ) -> PartitionChanged | None:
-    """The record that leads from one to the other, None if none is needed. `renewed`: led anew by the same."""
+    """The record that leads from one to the other, None if none is needed. `renewed`: led anew."""
     if after == before and not renewed:
         return None
     led_anew = renewed or after.leader != before.leader

@@ -6,11 +6,11 @@ act at the same moment do no harm: the second finds that nothing is left to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.core.changes import Change, Decision
-from gapless.core.config_keys import TOPIC
+from gapless.core.config_keys import BROKER, TOPIC
 from gapless.core.config_tables import TOPIC_KEYS
 from gapless.core.contract import BrokerDied, Started
 from gapless.core.log import LogFailed
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 STAND_IN_MS = 150
 """How much longer than its predecessor each next broker waits before it fences a dead one itself."""
 MAX_LINES = 5
+Configs = Mapping[tuple[int, str], Mapping[str, str]]
 
 
 class Death(NamedTuple):
@@ -74,11 +75,12 @@ class Membership:
         node = self._node
         return node.image.controller.node_id == node.node_id and node.image.is_live(node.node_id)
 
-    def policy(self, topic: str) -> Policy:
-        """What a topic's settings in force say of elections."""
+    def policy(self, topic: str, configs: Configs | None = None) -> Policy:
+        """What a topic's settings say of elections: those in force, or others."""
         node = self._node
-        own = node.image.configs.get((TOPIC, topic), {})
-        dynamic = node.dynamic_configs()
+        configs = node.image.configs if configs is None else configs
+        own = configs.get((TOPIC, topic), {})
+        dynamic = configs.get((BROKER, str(node.node_id)), {}), configs.get((BROKER, ""), {})
 
         def value(name: str) -> Any:
             key = TOPIC_KEYS[name]
