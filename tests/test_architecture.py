@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage": {"core.log", "wire"},
     "broker": {"core", "storage", "wire"},
     "pipeline": {"jars", "java"},
-    "testing": {"jars", "java", "wire"},
+    "testing": {"jars", "java", "storage.power_cut", "wire"},
     "demo": {"pipeline", "testing"},
     "cli": {"demo", "pipeline", "testing", "wire", "java", "jars"},
     "__main__": {"cli"},

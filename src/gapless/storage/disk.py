@@ -1,4 +1,4 @@
-"""The operating system as the log uses it: the only file of `storage/` that calls it.
+"""The operating system as the log uses it: the only file of `storage/` that calls it (`power_cut` apart).
 
 `Disk` holds the calls whose failures matter most, so that a test can make them fail; everything else is a
 plain function. Nothing here buffers: what was written is in the page cache when the call returns, and durable

@@ -32,6 +32,7 @@ from gapless.storage import disk, formats
 from gapless.storage.disk import Disk, OpenFile
 from gapless.storage.file_log import FileLog
 from gapless.storage.formats import MetaProperties, Partition
+from gapless.storage.power_cut import recording_disk
 from gapless.storage.probes import Probes
 from gapless.storage.recovery import Checkpoint, Loader
 from gapless.storage.scan import DamagedLog
@@ -92,6 +93,8 @@ class FileLogStore:
             disk.make_directory(self.location)
             self._folder = disk.open_directory(self.location)
             self._lock = self._take_lock()
+            if disk_calls is None:
+                self.disk = recording_disk(self.location) or self.disk
             self.clean_stop, self.last_broker_epoch = self._take_clean_stop()
             self._recovery_points = self._read_offsets(formats.RECOVERY_POINTS_FILE)
             self._start_offsets = self._read_offsets(formats.START_OFFSETS_FILE)
