@@ -3,10 +3,14 @@
 LEO (`log.end_offset`) is the end of this replica. The high watermark is the smallest end within the in-sync
 set; a set of one replica, this one, is the special case in which both move together. A topic that is
 flushed before acknowledging counts only what is on stable storage as its end.
+
+What a leader knows of other replicas is in `followers`, None if there are none or this broker does not lead.
+How a follower's log grows is in `replication.copying`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -16,6 +20,7 @@ from gapless.core.log import AbortedTransaction, Log, LogConfig, LogFailed, LogS
 from gapless.core.marker_reader import MarkerReader
 from gapless.core.producers import Producers, RefusedBatch
 from gapless.core.records import PartitionChanged
+from gapless.core.replication.followers import Followers
 from gapless.wire.batch import (
     BatchHeader,
     InvalidBatch,
@@ -53,10 +58,20 @@ class Admission(NamedTuple):
 
 
 class Partition:
-    """The rules of one replica. Errors are `RefusedBatch`; a failing medium takes the partition offline."""
+    """The rules of one replica. Errors are `RefusedBatch`; a failing medium takes the partition offline.
+
+    `on_news` is called when there is something new for followers, with whether it is worth an answer of its
+    own (records) or can wait for the next one (a watermark).
+    """
 
     def __init__(
-        self, name: TopicPartition, topic_id: UUID, node_id: int, log: Log, config: TopicConfig
+        self,
+        name: TopicPartition,
+        topic_id: UUID,
+        node_id: int,
+        log: Log,
+        config: TopicConfig,
+        on_news: Callable[[Partition, bool], None] = lambda partition, urgent: None,
     ) -> None:
         self.name = name
         self.topic_id = topic_id
@@ -65,8 +80,12 @@ class Partition:
         self._take_config(config)
         self.leader = -1
         self.leader_epoch = -1
+        self.epoch_start = 0
+        """Where the log ended when this broker began to lead in this epoch."""
         self.replicas: tuple[int, ...] = ()
         self.isr: tuple[int, ...] = ()
+        self.followers: Followers | None = None
+        self._on_news = on_news
         self.offline: str | None = None
         self.damage: str | None = None
         """Why a part of it could not be read; what can be read still is."""
@@ -92,7 +111,7 @@ class Partition:
             if not batch.is_control:
                 self.producers.record(batch)
             elif (marker := markers.read(batch)) is not None:
-                self._end_transaction(batch, marker)
+                self.end_transaction(batch, marker)
 
     # ------------------------------------------------------------------------------------- leadership
 
@@ -105,15 +124,33 @@ class Partition:
         """How many replicas must be in sync for acks=all; never more than there are, as in Kafka."""
         return min(self.config.min_insync_replicas, len(self.replicas))
 
-    def assign(self, change: PartitionChanged) -> None:
-        """Take over what the journal says of this partition."""
+    def assign(self, change: PartitionChanged, now_ms: int = 0) -> None:
+        """Take over what the journal says of this partition.
+
+        Nothing is cut on a change of leadership: the high watermark known here may be behind the true one
+        (KIP-101). A follower learns from its leader's epochs what must go.
+        """
         if change.leader_epoch < self.leader_epoch:
             raise InvariantViolated(f"leader epoch of {self.name} went back to {change.leader_epoch}")
+        renewed = change.leader_epoch != self.leader_epoch
         self.leader = change.leader
         self.leader_epoch = change.leader_epoch
         self.replicas = change.replicas
         self.isr = change.isr
+        if renewed:
+            self.epoch_start = self.log.end_offset
+        if not self.is_leader or change.replicas == (self.node_id,):
+            self.followers = None
+        else:
+            if renewed or self.followers is None:
+                self.followers = Followers(self.node_id)
+            self.followers.assign(change, now_ms)
         self.advance_high_watermark()
+
+    def retire(self) -> None:
+        """This replica is dropped: whoever still waits for it must not wait on."""
+        self.leader = -1
+        self.followers = None
 
     def configure(self, config: TopicConfig) -> None:
         """Take over changed settings."""
@@ -156,15 +193,7 @@ class Partition:
 
         `admission` tells that the coordinator knows this partition as part of the producer's transaction.
         """
-        if not self.is_leader:
-            raise RefusedBatch(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not lead the partition")
-        if self.offline is not None:
-            raise RefusedBatch(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
-        if acks == -1 and len(self.isr) < self.insync_floor:
-            raise RefusedBatch(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.isr)} in sync, min.insync.replicas={self.config.min_insync_replicas}",
-            )
+        self._check_writable(acks)
         self._check_size(len(payload))
         try:
             batch = check_batch(payload, produce_version, opening)
@@ -188,8 +217,7 @@ class Partition:
 
     def append_own(self, payload: memoryview, now_ms: int) -> Appended:
         """Append a coordinator's records, perhaps as part of a producer's transaction."""
-        if self.offline is not None:
-            raise RefusedBatch(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+        self._check_writable()
         batch = parse_header(payload, 0)
         if batch.is_transactional:
             self.producers.check_epoch(batch)
@@ -202,10 +230,7 @@ class Partition:
 
         With `strict` the marker's epoch is above that of the transaction which it ends (see `Producers`).
         """
-        if not self.is_leader:
-            raise RefusedBatch(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not lead the partition")
-        if self.offline is not None:
-            raise RefusedBatch(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+        self._check_writable()
         if not self.producers.check_marker(producer, marker, strict):
             return None
         payload = memoryview(build_marker(producer, marker, now_ms))
@@ -219,6 +244,17 @@ class Partition:
     def admits(self, producer_id: int, admission: Admission) -> bool:
         """Whether an admission still counts."""
         return admission == self.admission(producer_id, begins_at_zero=admission.begins_at_zero)
+
+    def _check_writable(self, acks: int = -1) -> None:
+        if not self.is_leader:
+            raise RefusedBatch(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not lead the partition")
+        if self.offline is not None:
+            raise RefusedBatch(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+        if acks == -1 and len(self.isr) < self.insync_floor:
+            raise RefusedBatch(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{len(self.isr)} in sync, min.insync.replicas={self.config.min_insync_replicas}",
+            )
 
     def _check_size(self, size_bytes: int) -> None:
         config = self.config
@@ -283,15 +319,17 @@ class Partition:
             self.offline = str(error)
             raise RefusedBatch(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         if marker is not None:
-            self._end_transaction(batch, marker)
+            self.end_transaction(batch, marker)
         elif batch.producer_id >= 0:
             self.producers.record(batch)
         self.records_in += batch.record_count
         self.bytes_in += size_bytes
+        if self.followers is not None:
+            self._on_news(self, True)
         self.advance_high_watermark()
         return Appended(batch.base_offset, log.end_offset, append_time_ms)
 
-    def _end_transaction(self, batch: BatchHeader, marker: EndMarker) -> None:
+    def end_transaction(self, batch: BatchHeader, marker: EndMarker) -> None:
         """Take note of a marker that is in the log."""
         ended = self.producers.record_marker(batch, marker)
         if ended is None or marker.committed:
@@ -311,13 +349,51 @@ class Partition:
                 self.offline = str(error)
 
     def advance_high_watermark(self) -> None:
-        """Move the high watermark to the smallest end in the in-sync set; it never goes back."""
+        """Move the high watermark to the smallest end in the in-sync set; it never goes back.
+
+        While the set is below its floor it stays, so that nothing counts as committed which only those have
+        who are left (KIP-966).
+        """
+        if self.leader != self.node_id:
+            return
         end = self.log.end_offset
         if self.config.flush_before_ack:
             end = min(end, self.flushed_offset)
-        if end > self.high_watermark and self.is_leader:
+        followers = self.followers
+        if followers is not None:
+            end = followers.smallest_end(end) if len(self.isr) >= self.insync_floor else -1
+        if end > self.high_watermark:
             self.high_watermark = end
             self.producers.settle(end)
+            if followers is not None:
+                self._on_news(self, False)
+
+    # ----------------------------------------------------------------------------------------- following
+
+    @property
+    def end_for_followers(self) -> int:
+        """How far followers may read: to the end, or to what is on stable storage if the topic says so."""
+        return self.flushed_offset if self.config.replicate_flushed_only else self.log.end_offset
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch at or below `epoch` that is known here, and where it ended; (-1, -1) if none."""
+        if epoch == self.leader_epoch:
+            return epoch, self.log.end_offset
+        return (-1, -1) if epoch > self.leader_epoch else self.log.end_of_epoch(epoch)
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget what the leader does not have."""
+        self.log.truncate_to(offset)
+        self.reload()
+
+    def reload(self) -> None:
+        """The log was cut: what is known of its contents is read again."""
+        log = self.log
+        self.high_watermark = max(log.start_offset, min(self.high_watermark, log.end_offset))
+        self.flushed_offset = min(self.flushed_offset, log.flushed_offset)
+        self.flush_requested = min(self.flush_requested, log.end_offset)
+        self._recover_producers()
+        self.producers.settle(self.high_watermark)
 
     # ----------------------------------------------------------------------------------------- flushing
 
@@ -326,7 +402,9 @@ class Partition:
         end = self.log.end_offset
         if end <= self.flush_requested or self.offline is not None:
             return False
-        return end - self.flush_requested >= self.config.flush_messages or now_ms >= self.flush_due_ms
+        if end - self.flush_requested >= self.config.flush_messages or now_ms >= self.flush_due_ms:
+            return True
+        return self.followers is not None and self.config.replicate_flushed_only
 
     def flush_started(self) -> int:
         """Note that everything so far will be flushed; the offset to flush up to."""
@@ -335,9 +413,12 @@ class Partition:
         return self.flush_requested
 
     def flushed(self, offset: int) -> None:
-        """Everything below `offset` is durable."""
+        """Everything below `offset` is durable, unless the log was cut since."""
+        offset = min(offset, self.log.end_offset)
         self.flushed_offset = max(self.flushed_offset, offset)
         self.flush_requested = max(self.flush_requested, offset)
+        if self.followers is not None and self.config.replicate_flushed_only:
+            self._on_news(self, True)
         self.advance_high_watermark()
 
     # ------------------------------------------------------------------------------------------ reading

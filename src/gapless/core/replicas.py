@@ -12,6 +12,9 @@ from gapless.core.image import Topic
 from gapless.core.log import LogFailed
 from gapless.core.partition import Partition, log_config
 from gapless.core.records import PartitionChanged
+from gapless.core.replication.fetchers import Fetchers
+from gapless.core.replication.insync import InSync
+from gapless.core.replication.serving import Leading
 from gapless.core.shard import Shard
 
 if TYPE_CHECKING:
@@ -26,34 +29,54 @@ class Replicas:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.failed: dict[tuple[str, int], str] = {}
         self.shards: dict[tuple[str, int], Shard] = {}
+        self.leading = Leading(node)
+        self.insync = InSync(node)
+        self._fetchers = Fetchers(node)
 
     def begin_serving(self) -> None:
-        """From now on clients are served: begin to coordinate."""
+        """From now on clients are served: begin to coordinate, and to follow."""
         for partition in self.partitions.values():
             self._take_up_shard(partition)
+            self._fetchers.follow(partition)
+        self.insync.begin()
 
     def take_up(self, topic: Topic, assignment: PartitionChanged) -> None:
         """Hold a replica as the journal says."""
         node = self._node
         name = TopicPartition(topic.name, assignment.partition)
-        if node.node_id not in assignment.replicas:
-            return
         partition = self.partitions.get(name)
+        if node.node_id not in assignment.replicas:
+            if partition is not None:
+                self._drop(partition)
+            return
         if partition is None:
             config = node.topic_config(topic.name)
             try:
                 log = node.store.open(topic.name, topic.topic_id, assignment.partition, log_config(config))
-                partition = Partition(name, topic.topic_id, node.node_id, log, config)
+                partition = Partition(name, topic.topic_id, node.node_id, log, config, self.leading.news)
             except LogFailed as error:
                 self.failed[name] = str(error)
                 return
             self.failed.pop(name, None)
             self.partitions[name] = partition
         renewed = partition.leader_epoch != assignment.leader_epoch
-        partition.assign(assignment)
+        partition.assign(assignment, node.now_ms)
         if node.serving and renewed:
             self._take_up_shard(partition)
+            self._fetchers.follow(partition)
+        self.leading.news(partition, True)
         node.touch(partition)
+
+    def _drop(self, partition: Partition) -> None:
+        """Hold a replica no more."""
+        name = partition.name
+        del self.partitions[name]
+        partition.retire()
+        self._drop_shard(name)
+        self._fetchers.drop(partition)
+        self._delete_log(name)
+        self.leading.news(partition, True)
+        self._node.mark_touched(name)
 
     def _take_up_shard(self, partition: Partition) -> None:
         """Begin to coordinate what an internal partition holds, if this broker leads it (now)."""
@@ -74,9 +97,9 @@ class Replicas:
         for assignment in topic.partitions:
             name = TopicPartition(topic.name, assignment.partition)
             self.failed.pop(name, None)
-            self._drop_shard(name)
-            if self.partitions.pop(name, None) is not None:
-                self._delete_log(name)
+            partition = self.partitions.get(name)
+            if partition is not None:
+                self._drop(partition)
             node.mark_touched(name)
         for shard in self.shards.values():
             shard.topic_deleted(topic.name)

@@ -13,6 +13,7 @@ from gapless.core.api.registry import handles
 from gapless.core.contract import Request, TopicPartition
 from gapless.core.log import LogFailed, LogSlice
 from gapless.core.partition import Partition
+from gapless.core.replication.serving import agrees
 from gapless.core.sessions import FetchKey, Session, SessionError
 from gapless.wire.apis import ApiKey
 from gapless.wire.errors import ErrorCode
@@ -61,6 +62,8 @@ class _Reading:
 def fetch(node: Node, request: Request) -> Any | None:
     """Answer at once if there is enough, or something to report; else wait."""
     body: FetchRequest = request.body
+    if body.replica_id >= 0:
+        return node.replicas.leading.fetch(request)
     try:
         session, wanted = node.sessions.resolve(
             body, request.connection, request.header.api_version >= 13, node.now_ms
@@ -113,8 +116,14 @@ def _read_partition(
     if error:
         leader = (partition.leader, partition.leader_epoch)
         return FetchPartitionResult(asked.partition, error, current_leader=leader)
-    if not partition.log.start_offset <= asked.fetch_offset <= partition.log.end_offset:
-        return _answer(partition, ErrorCode.OFFSET_OUT_OF_RANGE)
+    agreement = agrees(partition, asked)
+    if isinstance(agreement, ErrorCode):
+        return _answer(partition, agreement)
+    if agreement is not None:
+        diverged = _answer(partition, ErrorCode.NONE)
+        diverged.diverging_epoch = agreement
+        reading.failed = True
+        return diverged
     try:
         max_bytes = max(0, min(asked.max_bytes, reading.remaining_bytes))
         records = partition.read(asked.fetch_offset, max_bytes, reading.size_bytes == 0, committed)

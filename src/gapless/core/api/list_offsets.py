@@ -67,10 +67,19 @@ def _answer(node: Node, topic: str, asked: PartitionAsked, committed: bool) -> P
     if error:
         return _result(index, error, NOT_FOUND)
     try:
-        return _result(index, ErrorCode.NONE, _find(partition, asked.timestamp, committed))
+        found = _find(partition, asked.timestamp, committed)
+        if partition.high_watermark < partition.epoch_start and _needs_the_end(asked.timestamp, found):
+            # A new leader does not know yet how far its predecessor had come (KIP-207).
+            return _result(index, ErrorCode.OFFSET_NOT_AVAILABLE, NOT_FOUND)
+        return _result(index, ErrorCode.NONE, found)
     except LogFailed as failure:
         partition.damage = str(failure)
         return _result(index, ErrorCode.KAFKA_STORAGE_ERROR, NOT_FOUND)
+
+
+def _needs_the_end(timestamp_ms: int, found: TimedOffset) -> bool:
+    """Whether an answer may change, or go back, when the end of what is committed becomes known."""
+    return timestamp_ms in (LATEST, MAX_TIMESTAMP) or (timestamp_ms >= 0 and found is NOT_FOUND)
 
 
 def _find(partition: Partition, timestamp_ms: int, committed: bool) -> TimedOffset:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from gapless.core.api.registry import handles
 from gapless.core.contract import Request
-from gapless.core.partition import Partition
 from gapless.wire.apis import ApiKey
 from gapless.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 
@@ -41,15 +40,7 @@ def _answer(node: Node, topic: str, asked: PartitionAsked) -> TopicAnswer.EpochE
         error = partition.leadership_error(asked.current_leader_epoch)
     epoch, end_offset = -1, -1
     if partition is not None and not error:
-        epoch, end_offset = _end_of_epoch(partition, asked.leader_epoch)
+        epoch, end_offset = partition.end_of_epoch(asked.leader_epoch)
     return TopicAnswer.EpochEndOffset(
         error_code=int(error), partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
     )
-
-
-def _end_of_epoch(partition: Partition, epoch: int) -> tuple[int, int]:
-    if epoch == partition.leader_epoch:
-        return epoch, partition.log.end_offset
-    if epoch > partition.leader_epoch:
-        return -1, -1
-    return partition.log.end_of_epoch(epoch)

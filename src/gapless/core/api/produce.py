@@ -56,12 +56,17 @@ class _Unsettled:
     def settled(self) -> bool:
         """Whether it is decided: safe enough, or failed (the result says which)."""
         partition = self.partition
-        if partition.leader_epoch != self.leader_epoch:
+        if partition.leader_epoch != self.leader_epoch or not partition.is_leader:
             return self._fail(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership changed while replicas were awaited"
             )
         if self.acks == -1:
             safe = partition.high_watermark >= self.end_offset
+            if not safe and len(partition.isr) < partition.insync_floor:
+                return self._fail(
+                    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                    "written, but too few replicas are in sync to confirm it",
+                )
         else:
             safe = not partition.config.flush_before_ack or partition.flushed_offset >= self.end_offset
         if not safe and partition.offline is not None:

@@ -1,0 +1,1 @@
+"""Copies on several brokers: what a leader knows of its followers, and how a follower follows."""
