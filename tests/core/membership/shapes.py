@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from gapless.core.image import Image
@@ -43,15 +44,9 @@ def image(
     made.replay(ControllerElected(controller, 3))
     made.replay(TopicCreated("t", ID))
     for index, one in enumerate(partitions):
-        made.replay(PartitionChanged(ID, index, *_rest(one)))
+        made.replay(replace(one, partition=index))
     made.version = 50
     return made
-
-
-def _rest(one: PartitionChanged) -> tuple[object, ...]:
-    fields = ("leader", "leader_epoch", "replicas", "isr", "partition_epoch")
-    more = ("eligible", "last_leader", "adding", "removing")
-    return tuple(getattr(one, name) for name in fields + more)
 
 
 def under(min_insync: int = 2, *, unclean: bool = False, flush: bool = False) -> Policies:

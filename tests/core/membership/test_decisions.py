@@ -1,4 +1,4 @@
-"""What dying, returning and stopping brokers mean for partitions, as a table of cases (D5, D6, D7, KIP-966)."""
+"""What dying, returning and stopping brokers mean for partitions, as tables (D5, D6, D7, KIP-966)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A broker that was paused or cut off must look before it serves: others may lead in its place by now.
 
-As long as somebody has heard it, or it has read the journal to its end, within a session's time, it cannot
-have been taken for hung without knowing. After that it asks for the journal (`CatchUp`) and holds back all
-that happens until it has caught up. A broker that is alone has nobody to be replaced by.
+As long as somebody has heard it, or it has read the journal to its end, within somewhat less than a session's
+time, it cannot have been taken for hung without knowing. After that it asks for the journal (`CatchUp`) and
+holds back all that happens until it has caught up. A broker that is alone has nobody to be replaced by.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ class Pause:
         self._contact = contact
         self._has_others = False
         self._ran_ms = 0
+        # The others count from the last question that was answered, which may be two intervals before the
+        # last thing that happened here.
+        self._sure_for_ms = max(contact.timeout_ms // 2, contact.timeout_ms - 2 * contact.interval_ms)
         self._held: list[Event] = []
         self.holding = False
 
@@ -56,7 +59,7 @@ class Pause:
             self._contact.slept(now_ms - ran_ms)
         if not self.holding:
             unsure_since_ms = min(ran_ms, self._contact.proof_ms)
-            if now_ms - unsure_since_ms <= self._contact.timeout_ms:
+            if now_ms - unsure_since_ms <= self._sure_for_ms:
                 return True
             self.holding = True
             self._node.catch_up()
