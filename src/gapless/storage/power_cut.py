@@ -1,4 +1,4 @@
-"""Power cuts without cutting the power, for tests: what was never synced can be taken away from a data folder.
+"""Power cuts without cutting the power, for tests: takes from a data folder what was never synced.
 
 With GAPLESS_RECORD_FSYNCS=1 in its environment a broker notes, after each sync, what it has made durable:
 
@@ -125,7 +125,7 @@ def lose_unsynced(location: str | Path, seed: int = 0) -> list[Loss]:
     beside = _beside(str(location))
     if not (beside / _NOTES).exists():
         raise NothingRecorded(
-            f"the broker of {location} did not record its syncs: start it with {VARIABLE}=1 in its environment"
+            f"the broker of {location} did not record its syncs: start it with {VARIABLE}=1 set"
         )
     cut = _PowerCut(beside, _Durable.read(beside / _NOTES), random.Random(seed))
     cut.folder(Path(location))

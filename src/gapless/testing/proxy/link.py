@@ -62,7 +62,7 @@ class End(asyncio.Protocol):
         """What is under way to this end over a slow network, with its time; None is the end of all."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from it
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from it
         self._link.update()
         self.deliver_early()
 
