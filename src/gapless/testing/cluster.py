@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 from uuid import uuid4
 
 from gapless.errors import GaplessError
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 POLL_S = 0.01
 WAIT_S = 30.0
 HOST = "127.0.0.1"
+
+T = TypeVar("T")
 
 
 class WaitedInVain(GaplessError):
@@ -281,24 +283,25 @@ class Cluster:
     ) -> None:
         """Create a topic, and return when every partition has a leader and all its replicas in sync."""
         copies = self._replicas if replicas is None else replicas
+        configs = config or {}
         self._ask_anybody(
-            lambda member: state.create_topic(member.address, name, partitions, copies, config or {})
+            lambda member: state.create_topic(member.address, name, partitions, copies, configs)
         )
-        up = len(self._reachable())
+        expected = min(copies, len(self._reachable()))
         for index in range(partitions):
-            self.wait_for(
-                lambda index=index: _is_complete(self._look(name, index), min(copies, up)),  # type: ignore[misc]
-                f"{name}-{index} has a leader and {min(copies, up)} replicas in sync",
-                details=lambda index=index: str(self._look(name, index)),  # type: ignore[misc]
+            self._wait_for_partition(
+                name,
+                index,
+                lambda seen: seen.leader is not None and len(seen.in_sync) >= expected,
+                f"has a leader and {expected} replicas in sync",
+                WAIT_S,
             )
 
     def partition(self, topic: str, partition: int = 0) -> PartitionState:
         """Leader, epoch, replicas and in-sync replicas, as those who can be reached see them."""
         seen = self._look(topic, partition)
         if seen is None:
-            raise Refused(
-                f"no broker that can be reached knows of {topic}-{partition}: create_topic it first"
-            )
+            raise Refused(f"no broker that can be reached knows of {topic}-{partition}: create it first")
         return seen
 
     def leader(self, topic: str, partition: int = 0, timeout_s: float = WAIT_S) -> int:
@@ -344,7 +347,7 @@ class Cluster:
         high_watermark: int | None = None,
         timeout_s: float = WAIT_S,
     ) -> PartitionState:
-        """Wait until a partition is as it is described here; `high_watermark` is the least that it must be."""
+        """Wait until a partition is as described; `high_watermark` is the least that it must be."""
         wanted = None if in_sync is None else set(in_sync)
         said = []
         if leader is not None:
@@ -432,7 +435,7 @@ class Cluster:
             if member.running and not member.paused and number not in self._isolated
         ]
 
-    def _ask_anybody[T](self, question: Callable[[Member], T]) -> T:
+    def _ask_anybody(self, question: Callable[[Member], T]) -> T:
         problem: OSError | None = None
         for member in self._reachable():
             try:
@@ -458,7 +461,3 @@ def _condition(member: Member) -> str:
     if not member.running:
         return "down"
     return "paused" if member.paused else "running"
-
-
-def _is_complete(seen: PartitionState | None, replicas: int) -> bool:
-    return seen is not None and seen.leader is not None and len(seen.in_sync) >= replicas
