@@ -95,6 +95,7 @@ async def _serve(options: Options, announce: Announce) -> None:
         )
     with ExitStack() as held:
         listener = held.enter_context(_bind(options.host, options.port))
+        address = _advertised(options, listener.getsockname()[1])
         coordination = SqliteCoordination(options.data_dir)
         held.callback(coordination.close)
         node_id = _claim_session(coordination, options)
@@ -107,17 +108,24 @@ async def _serve(options: Options, announce: Announce) -> None:
         settings = Settings({**cluster_defaults(brokers), **options.settings, "node.id": str(node_id)})
         node = Node(node_id, cluster_id, settings, store, random.SystemRandom())
         shell = Shell(node, store, coordination, _raise_file_limit())
-        await _serve_node(options, shell, listener, announce)
+        await _serve_node(options, shell, listener, address, announce)
 
 
-async def _serve_node(options: Options, shell: Shell, listener: socket.socket, announce: Announce) -> None:
+async def _serve_node(
+    options: Options,
+    shell: Shell,
+    listener: socket.socket,
+    address: tuple[str, int],
+    announce: Announce,
+) -> None:
     loop = asyncio.get_running_loop()
     asked, at_once = _listen_for_signals(loop, options.lifeline)
     loop.set_exception_handler(_stop_on_bug(shell))
-    host, port = _advertised(options, listener.getsockname()[1])
+    host, port = address
     keeps_all = shell.store.note_boot(os.environ.get("GAPLESS_BOOT_ID") or boot_id())
     await shell.start(host, port, keeps_all=keeps_all, listen=lambda: listener.listen(BACKLOG))
-    with _cannot_listen(options.host, port, "--host or --port"):
+    own_port = listener.getsockname()[1]
+    with _cannot_listen(options.host, own_port, "--host or --port"):
         servers = [await loop.create_server(shell.new_connection, sock=listener, backlog=BACKLOG)]
     if options.metrics_port is not None:
         with _cannot_listen(options.host, options.metrics_port, "--metrics-port"):
@@ -130,7 +138,6 @@ async def _serve_node(options: Options, shell: Shell, listener: socket.socket, a
             others = _all_there(shell, options.cluster_size or 1)
             await _first_of(asked.wait(), shell.failed.wait(), others)
         if not asked.is_set() and not shell.failed.is_set():
-            own_port = listener.getsockname()[1]
             tell_ready(options.ready_file, _address(host, port), lambda address: announce(address, own_port))
         await _first_of(asked.wait(), shell.failed.wait())
         log.info("stopping")
