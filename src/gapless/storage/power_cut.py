@@ -60,6 +60,7 @@ class Recorder:
         self._beside = _beside(location)
         is_new = not self._beside.exists()
         self._beside.mkdir(exist_ok=True)
+        self._folder = os.open(self._beside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._notes = os.open(self._beside / _NOTES, flags, 0o644)
         if is_new:
@@ -88,7 +89,10 @@ class Recorder:
 
     def _note_file(self, fd: int, status: os.stat_result) -> None:
         with contextlib.suppress(FileExistsError, FileNotFoundError):  # linked before; or deleted meanwhile
-            os.link(f"/proc/self/fd/{fd}", self._beside / str(status.st_ino), follow_symlinks=True)
+            # Only with a folder's descriptor does this follow the link that /proc has for an open file.
+            os.link(
+                f"/proc/self/fd/{fd}", str(status.st_ino), src_dir_fd=self._folder, dst_dir_fd=self._folder
+            )
         self._note("file", status.st_ino, status.st_size)
 
     def _note(self, *fields: object) -> None:

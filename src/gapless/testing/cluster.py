@@ -283,9 +283,9 @@ class Cluster:
     ) -> None:
         """Create a topic, and return when every partition has a leader and all its replicas in sync."""
         copies = self._replicas if replicas is None else replicas
-        configs = config or {}
+        settings = config or {}
         self._ask_anybody(
-            lambda member: state.create_topic(member.address, name, partitions, copies, configs)
+            lambda member: state.create_topic(member.address, name, partitions, copies, settings)
         )
         expected = min(copies, len(self._reachable()))
         for index in range(partitions):

@@ -15,7 +15,7 @@ from gapless.wire.messages import CreateTopicsRequest, ListOffsetsRequest, Metad
 ANSWER_TIMEOUT_S = 5.0
 _CLIENT_ID = b"gapless-testing"
 _LENGTH = Struct(">i")
-_METADATA_VERSION, _LIST_OFFSETS_VERSION, _CREATE_TOPICS_VERSION = 9, 5, 5
+_METADATA_VERSION, _LIST_OFFSETS_VERSION, _CREATE_TOPICS_VERSION = 7, 5, 5
 _LATEST = -1
 
 
