@@ -161,7 +161,8 @@ def _kill(pid: int) -> None:
 
 
 def _listening_sockets(port: int) -> set[str]:
-    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    tables = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]  # a JVM listens with IPv6 even for IPv4
+    lines = [line for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
     rows = [line.split() for line in lines]
     return {row[9] for row in rows if row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port}
 

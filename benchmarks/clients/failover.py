@@ -19,8 +19,10 @@ from confluent_kafka.admin import AdminClient
 from benchmarks.clients.jobs import KillLeader
 from benchmarks.clients.producing import LoadFailed, check_count
 
-# What a careful user chooses to find a new leader soon; the rest are librdkafka's defaults.
+# What a careful user chooses to find a new leader soon; the rest are librdkafka's defaults. The first one
+# matters most: as long as the dead leader is the one that brokers name, it is when librdkafka asks again.
 CAREFUL: dict[str, str | int] = {
+    "topic.metadata.refresh.interval.ms": 100,
     "topic.metadata.refresh.fast.interval.ms": 10,
     "retry.backoff.ms": 10,
     "retry.backoff.max.ms": 50,
