@@ -29,6 +29,10 @@ def controller(world: ClusterWorld, seen_by: int) -> int:
     return world.node(seen_by).image.controller.node_id
 
 
+def has_stopped(world: ClusterWorld, node_id: int) -> bool:
+    return world.hosts[node_id].stopped
+
+
 def journalled(world: ClusterWorld, kind: type[Any]) -> list[Any]:
     return [record for entry in world.journal for record in entry if isinstance(record, kind)]
 
@@ -274,9 +278,9 @@ def test_a_broker_that_stops_hands_over_first() -> None:
     world = guarded()
     world.create_topic(partitions=4)
     world.ask_to_stop(1)
-    assert not world.hosts[1].stopped
+    assert not has_stopped(world, 1)
     world.run(5)
-    assert world.hosts[1].stopped
+    assert has_stopped(world, 1)
     for index in range(4):
         assert world.assignment(partition=index).leader == 2
         assert world.assignment(partition=index).isr == (2, 3)
@@ -309,9 +313,9 @@ def test_stopping_gives_up_when_the_journal_is_out_of_reach() -> None:
     world.hold_journal[1] = True
     world.ask_to_stop(1)
     world.run(4900)
-    assert not world.hosts[1].stopped
+    assert not has_stopped(world, 1)
     world.run(200)
-    assert world.hosts[1].stopped
+    assert has_stopped(world, 1)
 
 
 def test_a_broker_alone_stops_at_once() -> None:
