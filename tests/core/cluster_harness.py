@@ -178,7 +178,8 @@ class ClusterWorld:
         """SIGKILL: what was written stays in the page cache. `noticed`: the others learn it as BrokerDied."""
         host = self.hosts[node_id]
         registered = host.node.image.brokers.get(node_id)
-        host.alive = False
+        host.alive = host.paused = False
+        host.held.clear()
         host.store.close()
         for link in list(self._links.values()):
             if node_id in (link.source, link.target):
@@ -435,7 +436,9 @@ class ClusterWorld:
         return (source, target) in self.cuts or self.drop(source, target, message)
 
     def _arrive(self, link: Link, target: Host, life: int, pending: Pending) -> None:
-        if not link.closed:
+        if not link.closed and target.alive and not target.node.serving:
+            self._close(link)  # nobody listens yet
+        elif not link.closed:
             self._deliver(target.node_id, life, pending.request)
 
     def _reply(self, request: Request, message: Any) -> None:

@@ -21,6 +21,7 @@ from gapless.core.marker_reader import MarkerReader
 from gapless.core.producers import Producers, RefusedBatch
 from gapless.core.records import PartitionChanged
 from gapless.core.replication.followers import Followers
+from gapless.core.retention import first_kept
 from gapless.wire.batch import (
     BatchHeader,
     InvalidBatch,
@@ -455,37 +456,12 @@ class Partition:
         if "delete" not in self.config.cleanup_policy or self.offline is not None:
             return
         try:
-            start = max(self._expired_by_time(now_ms), self._expired_by_size())
+            start = first_kept(self.log, self.config, now_ms)
             start = min(start, self.high_watermark)
             if start > self.log.start_offset:
                 self.delete_records(start)
         except LogFailed as error:
             self.offline = str(error)
-
-    def _expired_by_time(self, now_ms: int) -> int:
-        keep_from = self.log.start_offset
-        if self.config.retention_ms < 0:
-            return keep_from
-        for segment in self.log.segments():
-            if segment.max_timestamp_ms < 0:
-                continue  # it has no records, or none with a time: it goes with the next that is too old
-            if now_ms - segment.max_timestamp_ms <= self.config.retention_ms:
-                break
-            keep_from = segment.end_offset
-        return keep_from
-
-    def _expired_by_size(self) -> int:
-        keep_from = self.log.start_offset
-        if self.config.retention_bytes < 0:
-            return keep_from
-        segments = self.log.segments()
-        excess = sum(segment.size_bytes for segment in segments) - self.config.retention_bytes
-        for segment in segments[:-1]:
-            if excess < segment.size_bytes:
-                break
-            excess -= segment.size_bytes
-            keep_from = segment.end_offset
-        return keep_from
 
 
 def _check_keys(payload: memoryview, batch: BatchHeader, opening: Opening) -> None:

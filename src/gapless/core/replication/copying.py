@@ -9,7 +9,7 @@ from __future__ import annotations
 from gapless.core.partition import Partition
 from gapless.wire.batch import HEADER_SIZE, BatchHeader, InvalidBatch, is_intact, parse_header
 from gapless.wire.errors import ErrorCode
-from gapless.wire.records import iterate_records
+from gapless.wire.records import iterate_records, thinned
 from gapless.wire.transaction_records import decode_marker
 
 
@@ -24,6 +24,11 @@ def copy_batches(partition: Partition, payload: memoryview) -> None:
             if position + batch.size_bytes > len(payload) and batch.size_bytes >= HEADER_SIZE:
                 return  # cut by the limit of the fetch
             _check(partition, payload, batch, end_offset)
+            if batch.base_offset > end_offset:
+                if run:
+                    _append(partition, run, payload[start:position])
+                run, start = [], position
+                _fill(partition, end_offset, batch)
             if run and position + batch.size_bytes - start > partition.config.segment_bytes:
                 _append(partition, run, payload[start:position])
                 run, start = [], position
@@ -40,7 +45,7 @@ def _check(partition: Partition, payload: memoryview, batch: BatchHeader, end_of
         raise InvalidBatch(
             ErrorCode.CORRUPT_MESSAGE, f"a batch from the leader is damaged, at offset {end_offset} or after"
         )
-    # Compaction leaves gaps, so a batch may begin later than the one before it ended; never earlier.
+    # Compaction leaves gaps, so a batch may begin after the end; never before it.
     if batch.base_offset < end_offset or batch.last_offset_delta < 0:
         raise InvalidBatch(
             ErrorCode.CORRUPT_MESSAGE,
@@ -51,6 +56,26 @@ def _check(partition: Partition, payload: memoryview, batch: BatchHeader, end_of
             ErrorCode.FENCED_LEADER_EPOCH,
             f"a batch is of epoch {batch.leader_epoch}, of which nothing is known",
         )
+
+
+def _fill(partition: Partition, end_offset: int, batch: BatchHeader) -> None:
+    """Put an empty batch where compaction left a gap: a log that was not compacted itself has none."""
+    attributes, timestamp_ms, producer = 0, -1, (-1, -1, -1)
+    header = BatchHeader(
+        end_offset,
+        HEADER_SIZE,
+        batch.leader_epoch,
+        0,
+        attributes,
+        batch.base_offset - end_offset - 1,
+        timestamp_ms,
+        timestamp_ms,
+        *producer,
+        0,
+        0,
+    )
+    payload = memoryview(thinned(header, b"", ()))
+    _append(partition, [parse_header(payload, 0)], payload)
 
 
 def _append(partition: Partition, batches: list[BatchHeader], payload: memoryview) -> None:

@@ -92,6 +92,9 @@ class Leading:
         body: FetchRequest = request.body
         if request.header.api_version < FIRST_VERSION_WITH_TOPIC_IDS:
             return FetchResponse(error=ErrorCode.UNSUPPORTED_VERSION)
+        if not node.serving:
+            # Until this life is registered the journal may call this broker a leader for what it has lost.
+            return FetchResponse(error=ErrorCode.BROKER_NOT_AVAILABLE)
         session = self._session(body)
         if isinstance(session, ErrorCode):
             return FetchResponse(error=session)
