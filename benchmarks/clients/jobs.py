@@ -14,7 +14,10 @@ from typing import get_args
 
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """`records` records over all partitions of a topic, `run_length` to one partition, then the next."""
+    """`records` records over all partitions of a topic, `run_length` to one partition, then the next.
+
+    Before the clock runs, `primed` partitions get a record each, so that their leaders are connected.
+    """
 
     bootstrap: str
     broker_pids: list[int]
@@ -23,6 +26,7 @@ class Produce:
     record_bytes: int
     partitions: int = 1
     run_length: int = 10_000
+    primed: int = 1
     properties: Mapping[str, str | int] = field(default_factory=dict)
 
 

@@ -77,10 +77,11 @@ def check_count(bootstrap: str, topic: str, partitions: int, expected: int) -> N
 
 
 def run(job: Produce) -> dict[str, float]:
-    """Send it all at once. One record goes before, so that connection and producer id are there."""
+    """Send it all at once. A few records go before, so that connections and producer id are there."""
     producer, failures = new_producer(job.bootstrap, job.properties)
     value = b"x" * job.record_bytes
-    producer.produce(job.topic, value, partition=0)
+    for partition in range(job.primed):
+        producer.produce(job.topic, value, partition=partition)
     flush(producer, failures)
     one_run = [{"value": value}] * min(job.run_length, job.records)
     runs, rest = divmod(job.records, len(one_run))
@@ -97,7 +98,7 @@ def run(job: Produce) -> dict[str, float]:
 
     if queued != job.records:
         raise LoadFailed(f"the client took only {queued} of {job.records} records")
-    check_count(job.bootstrap, job.topic, job.partitions, job.records + 1)
+    check_count(job.bootstrap, job.topic, job.partitions, job.records + job.primed)
     return answer
 
 

@@ -85,6 +85,7 @@ def _produce(
             record_bytes,
             partitions=partitions,
             run_length=1_000,
+            primed=partitions,
             properties=properties or {},
         )
     )
