@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 VERSION = 17
 PATIENCE_MS = 2500
 """How long past its waiting time a fetch may take."""
+FIRST_BACKOFF_MS = 5
+"""A new leader may learn of it an instant later than its followers."""
 
 
 class _Named(NamedTuple):
@@ -54,8 +56,11 @@ class Fetcher:
         self._named: dict[ReplicaKey, _Named] = {}
         self._ready: dict[ReplicaKey, None] = {}
         self._forgotten: dict[ReplicaKey, None] = {}
+        self._refusals: dict[ReplicaKey, int] = {}
+        """How often in a row a partition could not be served."""
         self._session_id = 0
         self._session_epoch = 0
+        self._broker_epoch = -1
         self._under_way = 0
         self._generation = 0
         """Answers to what was asked in an earlier one do not count."""
@@ -73,6 +78,7 @@ class Fetcher:
         """Copy a partition no more."""
         if self._followed.pop(key, None) is not None:
             self._ready.pop(key, None)
+            self._refusals.pop(key, None)
             if self._named.pop(key, None) is not None:
                 self._forgotten[key] = None
 
@@ -112,14 +118,18 @@ class Fetcher:
 
     def _ask(self) -> None:
         node, get = self._node, self._node.settings.get
+        me = node.image.brokers.get(node.node_id)
+        broker_epoch = -1 if me is None else me.epoch
+        if broker_epoch != self._broker_epoch:
+            # What was named in an earlier life, before this broker registered anew, does not count for this.
+            self._begin_anew()
+            self._broker_epoch = broker_epoch
         begins = self._session_id == 0
         if begins:
             self._forgotten.clear()
-            self._named.clear()
-        me = node.image.brokers.get(node.node_id)
         request = FetchRequest(
             replica_id=node.node_id,
-            replica_epoch=-1 if me is None else me.epoch,
+            replica_epoch=broker_epoch,
             # A session begins with an answer at once: before that, nothing more could be named.
             max_wait_ms=0 if begins else get("replica.fetch.wait.max.ms"),
             min_bytes=1,
@@ -226,7 +236,9 @@ class Fetcher:
             progressed = False
         if not progressed:
             self._set_aside(key)
-        elif result.records is not None or named.offset != partition.log.end_offset or result.error:
+            return
+        self._refusals.pop(key, None)
+        if result.records is not None or named.offset != partition.log.end_offset or result.error:
             self._node.touch(partition)
             self._node.flush_later(partition)
             self._make_ready(key)
@@ -234,8 +246,10 @@ class Fetcher:
             self._make_ready(key)
 
     def _set_aside(self, key: ReplicaKey) -> None:
-        """The leader does not serve this partition now: ask again a little later."""
-        self._node.timers.at(self._node.now_ms + self._backoff_ms(), lambda: self._make_ready(key))
+        """The leader does not serve this partition now: ask again soon, then less and less often."""
+        refusals = self._refusals[key] = self._refusals.get(key, 0) + 1
+        delay_ms = min(self._backoff_ms(), FIRST_BACKOFF_MS << min(refusals - 1, 10))
+        self._node.timers.at(self._node.now_ms + delay_ms, lambda: self._make_ready(key))
 
     def _apply(self, partition: Partition, result: FetchPartitionResult) -> bool:
         """Do what the leader's answer says; False if it could not be served."""
