@@ -228,6 +228,7 @@ def test_a_change_and_an_end_are_seen_by_others_at_once(place: str, join: Join) 
         two.watch(loop, lambda: None)
         async with asyncio.timeout(0.5):  # the slow look at everything comes later
             two.append(0, ids(1))
+            two.announce()
             await nudges.wait()
             assert one.read(0) == (1, ids(1))
             nudges.clear()
@@ -259,6 +260,7 @@ def test_a_long_path_does_not_keep_brokers_from_talking(tmp_path: Path) -> None:
             each.claim(node_id)
             each.watch(asyncio.get_running_loop(), moved)
         two.append(0, ids(1))
+        two.announce()
         async with asyncio.timeout(0.5):
             await nudged.wait()
         one.close()

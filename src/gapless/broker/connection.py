@@ -1,8 +1,9 @@
 """One client's connection: frames in, replies out in request order, memory bounded both ways.
 
-Produce requests are taken as they arrive, so that several can wait for one flush; any other request waits
-until all before it are answered, as in Kafka. While a client does not read its replies, its requests are not
-read either; one that never finishes a frame or never reads is closed by the sweep. Records are read from the
+Produce requests are taken as they arrive, so that several can wait for one flush. A follower may have a
+second fetch taken while its first waits for news: it names more partitions. Any other request waits until all
+before it are answered, as in Kafka. While a client does not read its replies, its requests are not read
+either; one that never finishes a frame or never reads is closed by the sweep. Records are read from the
 log only when the client takes them, a chunk at a time.
 """
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gapless.storage.slices import ReadableSlice
 
 MAX_PENDING_REQUESTS = 64
+MAX_PENDING_FETCHES = 2
 MAX_PLAIN_REQUEST_BYTES = 1024 * 1024
 """Of any request but Produce: what it decodes to must not be much larger than what was sent."""
 CHUNK_BYTES = 256 * 1024
@@ -34,6 +36,9 @@ WRITE_BUFFER_BYTES = 1024 * 1024
 TURN_S = 0.01
 """How long one connection's requests are worked on before the others get their turn."""
 PRODUCE = int(ApiKey.PRODUCE)
+FETCH = int(ApiKey.FETCH)
+BROKERS = "gapless-broker-"
+"""How brokers begin to introduce themselves (`peers`)."""
 
 
 class _Waiting:
@@ -61,7 +66,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._frames: deque[memoryview] = deque()
         self._pending: dict[Request, _Waiting] = {}
-        self._only_produce_pending = True
+        self._pending_kind = -1
+        self._is_broker = False
         self._outgoing: deque[Any] = deque()
         self._slice_position = 0
         self._taking = False
@@ -144,8 +150,11 @@ class Connection(asyncio.BufferedProtocol):
             return False
         if not self._pending:
             return True
-        is_produce = len(frame) > 2 and frame[0] == 0 and frame[1] == PRODUCE
-        return is_produce and self._only_produce_pending and len(self._pending) < MAX_PENDING_REQUESTS
+        if len(frame) < 2 or frame[0] != 0 or frame[1] != self._pending_kind:
+            return False
+        if self._pending_kind == PRODUCE:
+            return len(self._pending) < MAX_PENDING_REQUESTS
+        return self._is_broker and self._pending_kind == FETCH and len(self._pending) < MAX_PENDING_FETCHES
 
     def _on_frame(self, frame: memoryview) -> None:
         self.shell.metrics.received_bytes += len(frame) + 4
@@ -154,7 +163,8 @@ class Connection(asyncio.BufferedProtocol):
         except MalformedMessage as error:
             self.close(f"malformed request: {error}")
             return
-        self._only_produce_pending = request.header.api_key == PRODUCE
+        self._pending_kind = request.header.api_key
+        self._is_broker = (request.header.client_id or "").startswith(BROKERS)
         self._pending[request] = _Waiting(self._last_active)
         if request.body is None:
             self.answer(request, describe_versions(ErrorCode.UNSUPPORTED_VERSION))

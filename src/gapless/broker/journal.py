@@ -131,6 +131,7 @@ class Journal:
         version, records = outcome
         if records is proposal.records:
             self._report(Committed(version, records, own=True))
+            self._coordination.announce()
             if version % COMPACT_AFTER_CHANGES == 0 and self._image().version == version:
                 self._compact_later(version)
             return

@@ -64,8 +64,14 @@ class Coordination(Protocol):
     def compact(self, version: int, records: Sequence[MetadataRecord]) -> None:
         """Take a snapshot of the image at `version`, once the history has grown. Raises `JournalFailed`."""
 
+    def announce(self) -> None:
+        """After `append`, once this broker has taken in what it appended: let the others know.
+
+        Not before: they would ask a new leader for what it does not know yet. May come on any thread.
+        """
+
     def watch(self, loop: asyncio.AbstractEventLoop, moved: Callable[[], None]) -> None:
-        """Call `moved` on the loop's thread soon after others append, or sessions end; more often is fine."""
+        """Call `moved` on the loop's thread soon after others announce, or sessions end, or more often."""
 
     def is_dead(self, node_id: int) -> bool:
         """Whether no process has this broker's session. Asked of others only; never waits."""

@@ -156,7 +156,6 @@ class SqliteCoordination:
                 raise
         except sqlite3.Error as error:
             raise JournalFailed(f"cannot write the metadata journal {self._path}: {error}") from error
-        self._tell_others()
         return expected_version + 1
 
     def compact(self, version: int, records: Sequence[MetadataRecord]) -> None:
@@ -240,7 +239,8 @@ class SqliteCoordination:
             return path
         return f"/proc/self/fd/{self._folder}/{name}"
 
-    def _tell_others(self) -> None:
+    def announce(self) -> None:
+        """See `port.Coordination`."""
         if self._socket is None:
             return
         own = f"broker-{self._node_id}.sock"
@@ -265,7 +265,7 @@ class SqliteCoordination:
             self._lock = None
         if self._socket is not None:
             (self._sessions / f"broker-{self._node_id}.sock").unlink(missing_ok=True)
-            self._tell_others()
+            self.announce()
             self._socket.close()
             self._socket = None
         self._close_files()
