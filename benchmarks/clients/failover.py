@@ -131,10 +131,10 @@ def run(job: KillLeader) -> dict[str, float]:
     check_count(job.bootstrap, job.topic, 1, stream.sent)
 
     around = stream.acked_at_s[before - 1 :]
-    gap_s, resumed_at_s = max((later - earlier, later) for earlier, later in pairwise(around))
-    elected_at_s = elections.elected_at_s()
+    resumed_at_s = stream.acked_at_s[sent_before]  # of the first record that only a new leader can have had
+    elected_at_s = min(elections.elected_at_s(), resumed_at_s)
     return {
-        "gap_s": gap_s,
+        "gap_s": max(later - earlier for earlier, later in pairwise(around)),
         "elected_s": elected_at_s - killed_at_s,
         "client_s": max(resumed_at_s - elected_at_s, ASK_EVERY_S),
     }

@@ -145,7 +145,7 @@ class KillLeader:
     """A steady stream of small records to a new topic's partition, whose leader is killed (SIGKILL).
 
     Answers `gap_s`, the longest time between two acknowledgements; `elected_s`, from the kill until another
-    broker names a new leader; `client_s`, from there to the acknowledgement that ended the gap.
+    broker names a new leader; `client_s`, from there until writes go on.
     """
 
     bootstrap: str

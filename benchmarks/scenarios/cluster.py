@@ -57,7 +57,7 @@ def cluster_warm_up(sizes: Sizes) -> Step:
     def measure(session: Session) -> dict[str, float]:
         partitions = max(sizes.cluster_partitions)
         for name, records, record_bytes, properties in (
-            ("requests", sizes.warm_up_requests * _RECORDS_PER_REQUEST, 100, _SMALL_REQUESTS),
+            ("requests", sizes.warm_up_requests // 2 * _RECORDS_PER_REQUEST, 100, _SMALL_REQUESTS),
             ("100", sizes.warm_up, 100, {}),
             ("1000", sizes.warm_up // 3, 1_000, {}),
         ):
