@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -99,6 +100,8 @@ class GaplessCluster(Cluster):
         self._supervisor.kill()
         for pid in brokers:
             _kill(pid)
+        while any(has_not_ended(pid) for pid in brokers):
+            time.sleep(0.005)
         self._supervisor.close()
 
 
@@ -158,6 +161,14 @@ def _children(pid: int) -> list[int]:
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):  # it may have ended with its supervisor
         os.kill(pid, signal.SIGKILL)
+
+
+def has_not_ended(pid: int) -> bool:
+    """A process that nobody has waited for yet counts as ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _listening_sockets(port: int) -> set[str]:
