@@ -22,8 +22,8 @@ GAP_TARGET = at_most(0.05)
 
 RECORDS_PER_S = 200
 
-# Kafka's default is 9,000 ms, with a heartbeat every 2,000. Any number is accepted; with less than this a
-# busy machine takes brokers for dead that are not.
+# Kafka's default is 9,000 ms, with a heartbeat every 2,000. Any number is accepted; a second, five
+# heartbeats long, leaves some room for the pauses of a busy machine.
 QUICK_TO_FENCE = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "200"}
 
 STATED_SETTINGS: dict[str, str | int] = {
