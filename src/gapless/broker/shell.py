@@ -194,6 +194,7 @@ class Shell:
         `listen` is called when others may learn of this broker: whoever connects must not be refused.
         """
         self.journal.read_all()
+        self.deaths.look_at_all()  # before registering: what the dead led or upheld may be led here at once
         self.step(Started(host, port, keeps_all))
         listen()
         self._report_problems()
