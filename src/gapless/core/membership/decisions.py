@@ -51,9 +51,9 @@ def fence(image: Image, policies: Policies, gone: Collection[int]) -> Outcome:
         return node_id not in gone and image.is_live(node_id)
 
     for topic in image.topics.values():
+        policy = policies(topic.name)
         for partition in topic.partitions:
             if partition.leader in gone or any(node_id in gone for node_id in partition.isr):
-                policy = policies(topic.name)
                 after = _without(partition, gone, policy)
                 _note(outcome, topic, partition, elected(after, is_live, policy))
     return outcome
@@ -77,10 +77,10 @@ def register(image: Image, policies: Policies, who: Arrival, dead: Collection[in
         return node_id == who.node_id or (node_id not in dead and image.is_live(node_id))
 
     for topic in image.topics.values():
+        policy = policies(topic.name)
         for partition in topic.partitions:
             concerned = (partition.leader, *partition.isr, *partition.replicas)
             if who.node_id in concerned or any(node_id in dead for node_id in concerned):
-                policy = policies(topic.name)
                 after = _entered(_without(partition, dead, policy), who, is_live, policy)
                 renewed = partition.leader == who.node_id
                 _note(outcome, topic, partition, elected(after, is_live, policy), renewed=renewed)

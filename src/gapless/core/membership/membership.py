@@ -53,6 +53,13 @@ class Death(NamedTuple):
     known_ms: int
 
 
+class Duty(NamedTuple):
+    """What a broker must do about the others: fence those that are gone (dead or hung), and take control."""
+
+    gone: dict[int, str]
+    takes_control: bool
+
+
 class Membership:
     """Registration, liveness, control and departure of one broker."""
 
@@ -156,31 +163,37 @@ class Membership:
             self._register_anew()
             return
         self._fenced_ms = None
-        if self._decide_fencing().records:
+        duty = self._duty()
+        if duty.gone or duty.takes_control:
             self._propose("fencing", self._decide_fencing)
 
-    def _decide_fencing(self) -> Outcome:
-        """Whom this broker must fence now, and whether it must take control. The controller comes first."""
+    def _duty(self) -> Duty:
+        """What falls to this broker now. The controller comes first, then the others by their numbers."""
         node = self._node
         image = node.image
         if not image.is_live(node.node_id):
-            return Outcome([], [])
+            return Duty({}, False)
         others = self.contact.others()
-        dead = [node_id for node_id in others if self._is_dead(node_id)]
         majority = self.contact.hears_majority()
-        hung = [n for n in others if n not in dead and majority and self.contact.is_silent(n)]
+        gone = {node_id: "dead" for node_id in others if self._is_dead(node_id)}
+        dead = list(gone)
+        gone |= {n: "hung" for n in others if n not in gone and majority and self.contact.is_silent(n)}
         controller = image.controller.node_id
-        present = [n for n in (*others, node.node_id) if n not in dead and n not in hung]
+        present = [node_id for node_id in (*others, node.node_id) if node_id not in gone]
         present.sort(key=lambda node_id: (node_id != controller, node_id))
         rank = present.index(node.node_id)
-        gone = dead + hung if rank == 0 else self._overdue(dead, rank)
-        outcome = fence(image, self.policy, gone) if gone else Outcome([], [])
-        if rank == 0 and controller != node.node_id:
-            outcome.records.insert(0, take_control(image, node.node_id))
-        for node_id in gone:
-            state = "dead" if node_id in dead else "hung"
-            outcome.problems.insert(0, f"broker {node_id} is {state}: others lead in its place")
-        return outcome
+        if rank == 0:
+            return Duty(gone, controller != node.node_id)
+        return Duty(dict.fromkeys(self._overdue(dead, rank), "dead"), False)
+
+    def _decide_fencing(self) -> Outcome:
+        node = self._node
+        duty = self._duty()
+        outcome = fence(node.image, self.policy, duty.gone) if duty.gone else Outcome([], [])
+        if duty.takes_control:
+            outcome.records.insert(0, take_control(node.image, node.node_id))
+        lines = [f"broker {node_id} is {how}: others lead in its place" for node_id, how in duty.gone.items()]
+        return Outcome(outcome.records, lines + outcome.problems)
 
     def _overdue(self, dead: list[int], rank: int) -> list[int]:
         """Those dead brokers whose fencing was left to others long enough."""
