@@ -10,10 +10,10 @@ from gapless.wire.fetch import FetchPartition, FetchRequest, FetchResponse, Fetc
 from gapless.wire.messages import ListOffsetsRequest
 from tests.core.cluster_harness import ClusterWorld
 
-TIMES = {"replica_lag_time_max_ms": "2000", "broker_session_timeout_ms": "60000"}
+TIMES: dict[str, Any] = {"replica_lag_time_max_ms": "2000", "broker_session_timeout_ms": "60000"}
 
 
-def cluster(brokers: int = 3, **configs: str) -> ClusterWorld:
+def cluster(brokers: int = 3, **configs: Any) -> ClusterWorld:
     """A cluster with one topic "t" on all brokers, led by the first."""
     world = ClusterWorld(brokers, **TIMES)
     world.create_topic("t", replicas=tuple(range(1, brokers + 1)), **configs)
