@@ -24,6 +24,7 @@ from gapless.core.membership.decisions import (
     register,
     take_control,
 )
+from gapless.core.membership.departures import Departures
 from gapless.core.membership.elections import Policy
 from gapless.core.membership.pause import Pause
 from gapless.core.membership.reassignment import finish_all, is_finished
@@ -67,6 +68,7 @@ class Membership:
         self._node = node
         self.contact = Contact(node)
         self.pause = Pause(node, self.contact)
+        self.departures = Departures(node)
         self._dead: dict[int, Death] = {}
         self._address: tuple[str, int] | None = None
         self._fenced_ms: int | None = None
@@ -146,9 +148,12 @@ class Membership:
 
     def broker_died(self, event: BrokerDied) -> None:
         """Somebody's process is gone for certain."""
-        if event.node_id != self._node.node_id:
+        if event.node_id == self._node.node_id:
+            return
+        known = self._dead.get(event.node_id)
+        if known is None or known.epoch != event.epoch:  # told twice, it is known since the first time
             self._dead[event.node_id] = Death(event.epoch, self._node.now_ms)
-            self.review()
+        self.review()
 
     def _is_dead(self, node_id: int) -> bool:
         death = self._dead.get(node_id)
@@ -259,7 +264,10 @@ class Membership:
             match record:
                 case PartitionChanged():
                     finished = finished or is_finished(record)
-                case BrokerRegistered() | BrokerRemoved():
+                case BrokerRegistered():
+                    shape = True
+                    self.departures.replayed(record)
+                case BrokerRemoved():
                     shape = True
                 case ControllerElected():
                     shape = finished = allowed = True
