@@ -177,6 +177,11 @@ def test_a_corrupt_journal_is_told(tmp_path: Path, start_broker: BrokerMaker) ->
         assert str(journal) in one_line(up("--port", "0", "--data", tmp_path / damage))
 
 
+def test_a_folder_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=1\ncluster.id=x\nnode.id=0\n")
+    assert "earlier version" in one_line(up("--port", "0", "--data", tmp_path))
+
+
 def test_a_corrupt_meta_file_is_told(tmp_path: Path) -> None:
     meta = tmp_path / "broker-1" / "meta.properties"
     meta.parent.mkdir()

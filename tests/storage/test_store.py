@@ -247,3 +247,22 @@ def test_many_clean_partitions_open_without_reading_their_data(tmp_path: Path) -
         assert log.probes.log_reads <= 6
     assert len(read_all(again.logs[TOPIC, 49])) == again.logs[TOPIC, 49].size_bytes
     again.close()
+
+
+def test_a_new_boot_may_have_lost_something_unless_the_stop_was_clean(tmp_path: Path) -> None:
+    def start(boot_id: str, *, stop_cleanly: bool) -> bool:
+        store = FileLogStore(tmp_path)
+        keeps_all = store.note_boot(boot_id)
+        if stop_cleanly:
+            store.close_cleanly()
+        else:
+            store.close()
+        return keeps_all
+
+    assert not start("first", stop_cleanly=False)  # nobody knows who was here before
+    assert start("first", stop_cleanly=False)
+    assert not start("second", stop_cleanly=True)
+    assert start("third", stop_cleanly=False)
+    assert start("third", stop_cleanly=False)
+    assert not start("", stop_cleanly=False)  # a system that has no such id
+    assert not start("", stop_cleanly=False)

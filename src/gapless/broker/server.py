@@ -32,7 +32,7 @@ from gapless.core.node import Node
 from gapless.errors import GaplessError, UsageError
 from gapless.storage.disk import boot_id
 from gapless.storage.file_store import DataDirUnusable, FileLogStore
-from gapless.storage.formats import MetaProperties
+from gapless.storage.formats import META_FILE, MetaProperties
 
 log = logging.getLogger("gapless.broker")
 
@@ -93,6 +93,11 @@ async def _serve(options: Options, announce: Announce) -> None:
         raise UsageError(
             f"--host {options.host} listens everywhere; give --advertise the name that clients connect to"
         )
+    if (options.data_dir / META_FILE).exists():
+        raise DataDirUnusable(
+            f"the data folder {options.data_dir} has the layout of an earlier version, with logs beside the "
+            "metadata journal: give --data a new folder"
+        )
     with ExitStack() as held:
         listener = held.enter_context(_bind(options.host, options.port))
         address = _advertised(options, listener.getsockname()[1])
@@ -123,7 +128,10 @@ async def _serve_node(
     loop.set_exception_handler(_stop_on_bug(shell))
     host, port = address
     keeps_all = shell.store.note_boot(os.environ.get("GAPLESS_BOOT_ID") or boot_id())
-    await shell.start(host, port, keeps_all=keeps_all, listen=lambda: listener.listen(BACKLOG))
+    start = shell.start(host, port, keeps_all=keeps_all, listen=lambda: listener.listen(BACKLOG))
+    await _first_of(asked.wait(), start)
+    if not shell.node.serving:
+        return  # told to stop before it began
     own_port = listener.getsockname()[1]
     with _cannot_listen(options.host, own_port, "--host or --port"):
         servers = [await loop.create_server(shell.new_connection, sock=listener, backlog=BACKLOG)]

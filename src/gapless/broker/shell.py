@@ -31,6 +31,7 @@ from gapless.core.contract import (
     Event,
     Flush,
     InvariantViolated,
+    PeerLost,
     Propose,
     Reply,
     Request,
@@ -82,7 +83,7 @@ class Shell:
         self.flusher = Flusher(self._loop, self._find_log, self.step)
         self.journal = Journal(self._loop, coordination, self._image, self.step, self.fail)
         self.deaths = DeathWatch(self._loop, coordination, node.node_id, self._image, self.step)
-        self.peers = Peers(self._loop, node.node_id, self._image, self.step, self.deaths.suspect)
+        self.peers = Peers(self._loop, node.node_id, self._image, self.step, self._suspect)
         self._handed_over = asyncio.Event()
         self._chores_thread = ThreadPoolExecutor(1, thread_name_prefix="chores")
         self._chore: asyncio.Future[None] | None = None
@@ -182,6 +183,10 @@ class Shell:
 
     def _find_log(self, partition: TopicPartition) -> FileLog | None:
         return self.store.logs.get(partition)
+
+    def _suspect(self, node_id: int) -> None:
+        self.step(PeerLost(node_id))
+        self.deaths.suspect(node_id)
 
     def _image(self) -> Image:
         return self.node.image
