@@ -115,6 +115,13 @@ class BrokerDied:
 
 
 @dataclass(slots=True)
+class PeerLost:
+    """The connection to another broker broke: it may have died this very moment. Certainty follows, if so."""
+
+    node_id: int
+
+
+@dataclass(slots=True)
 class StopAsked:
     """Hand over what is led here, then say `Stop`."""
 
@@ -139,6 +146,7 @@ Event = (
     | Refused
     | PeerAnswered
     | BrokerDied
+    | PeerLost
     | StopAsked
     | CaughtUp
     | Tick

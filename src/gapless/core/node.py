@@ -33,6 +33,7 @@ from gapless.core.contract import (
     Flushed,
     InvariantViolated,
     PeerAnswered,
+    PeerLost,
     Propose,
     Randomness,
     Refused,
@@ -129,6 +130,8 @@ class Node:
 
     def _dispatch_membership(self, event: Event) -> None:
         match event:
+            case PeerLost():
+                self.membership.departures.suspect(event.node_id)
             case BrokerDied():
                 self.membership.broker_died(event)
             case StopAsked():

@@ -30,7 +30,8 @@ def find_coordinator(node: Node, request: Request) -> Any | None:
     body: FindCoordinatorRequest = request.body
     topic = TOPIC_OF_KEY_TYPE.get(body.key_type)
     if topic is None or topic in node.image.topics:
-        return _answer(node, request, topic)
+        departures = node.membership.departures
+        return departures.answer_when_settled(request, lambda: _answer(node, request, topic))
 
     def decide() -> Decision:
         return Decision(_creation(node, topic), lambda: _answer(node, request, topic))

@@ -44,7 +44,7 @@ def metadata(node: Node, request: Request) -> Any | None:
         or not body.allow_auto_topic_creation
         or not node.settings.get("auto.create.topics.enable")
     ):
-        return _describe(node, request)
+        return node.membership.departures.answer_when_settled(request, lambda: _describe(node, request))
 
     def decide() -> Decision:
         records: list[MetadataRecord] = []
@@ -94,7 +94,7 @@ def _describe(node: Node, request: Request) -> MetadataResponse:
             MetadataResponse.MetadataResponseBroker(
                 node_id=broker.node_id, host=broker.host, port=broker.port, rack=None
             )
-            for broker in node.image.live_brokers()
+            for broker in node.membership.departures.listed()
         ],
         cluster_id=node.cluster_id,
         controller_id=controller_id(node),
