@@ -327,12 +327,11 @@ class Cluster:
     def high_watermark(self, topic: str, partition: int = 0) -> int | None:
         """Up to where a partition may be read; None while its leader cannot say."""
         leader = self.partition(topic, partition).leader
-        if leader is None:
-            return None
+        member = next((each for each in self._reachable() if each.number == leader), None)
         try:
-            return state.high_watermark(self._member(leader).address, topic, partition)
+            return None if member is None else state.high_watermark(member.address, topic, partition)
         except OSError:
-            return None
+            return None  # it has died meanwhile
 
     # --------------------------------------------------------------------------------------- waiting
 
@@ -380,15 +379,20 @@ class Cluster:
         """Wait until a condition of the caller's holds. A broker that does not answer makes it not hold."""
         deadline = time.monotonic() + timeout_s
         while True:
+            problem: Exception | None = None
             try:
                 if condition():
                     return
-                problem = "" if details is None else f"\nit is: {details()}"
             except (OSError, Refused) as error:
-                problem = f"\nthe last problem was: {error}"
+                problem = error
             if time.monotonic() > deadline:
-                raise WaitedInVain(f"in vain waited {timeout_s:g} s until {what}{problem}\n{self.logs()}")
+                break
             time.sleep(POLL_S)
+        if problem is not None:
+            seen = f"; the last problem was: {problem}"
+        else:
+            seen = "" if details is None else f"; it is now: {details()}"
+        raise WaitedInVain(f"in vain waited {timeout_s:g} s until {what}{seen}\n{self.logs()}")
 
     def _wait_for_partition(
         self,
