@@ -15,7 +15,7 @@ CHECKED := $(wildcard src tests tools benchmarks)
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.installed jars/spark/.verified jars/kafka/.verified ## make .venv with the gapless command, fetch the jars
+setup: $(VENV)/.installed jars/spark/.verified jars/kafka/.verified jars/zookeeper/.verified ## make .venv with the gapless command, fetch the jars
 
 demo: $(VENV)/.installed jars/spark/.verified ## the whole way of a record: broker, crash, Spark, proof
 	$(BIN)/gapless demo

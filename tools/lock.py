@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 WANTED = {
     "requirements-build.lock": ["--group", "build"],
-    "requirements.lock": ["--extra", "spark", "--extra", "dev", "pyproject.toml"],
+    "requirements.lock": [*("--extra", "spark", "--extra", "zookeeper", "--extra", "dev"), "pyproject.toml"],
     "requirements-java.lock": ["--group", "java"],
 }
 OPTIONS = [

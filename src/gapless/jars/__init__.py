@@ -1,4 +1,4 @@
-"""The Java parts that Spark and Apache Kafka need: which, where they lie, and that they are the pinned ones.
+"""The Java parts of Spark, Apache Kafka and ZooKeeper: which, where they lie, and that they are the pinned ones.
 
 `ivy.xml` pins revisions, `SHA256SUMS` the bytes. `python -m gapless.jars` retrieves what is missing.
 """
@@ -32,7 +32,7 @@ def jars_folder() -> Path:
 
 
 def pinned_sums(set_name: str) -> dict[str, str]:
-    """File name to sha256 of every jar of a set (`spark`, `kafka`)."""
+    """File name to sha256 of every jar of a set (`spark`, `kafka`, `zookeeper`)."""
     sums = {}
     for line in SUMS_FILE.read_text().splitlines():
         digest, _, path = line.partition("  ")

@@ -1,4 +1,4 @@
-"""`python -m gapless.jars spark kafka`: retrieve the pinned jars and check every byte of them.
+"""`python -m gapless.jars spark kafka zookeeper`: retrieve the pinned jars and check every byte of them.
 
 Apache Ivy does the work; it comes inside pyspark and needs only Java. Jars appear in their folder all at once
 and only after they were checked, so that a folder that exists can be trusted.
@@ -19,7 +19,7 @@ from pathlib import Path
 from gapless.jars import IVY_FILE, SUMS_FILE, JarsMissing, jars_folder, pinned_sums
 from gapless.java import JavaMissing, find_java
 
-SETS = ("spark", "kafka")
+SETS = ("spark", "kafka", "zookeeper")
 RETRIEVE_TIMEOUT_S = 1200
 
 
@@ -111,7 +111,7 @@ def main() -> int:
     """Retrieve and check the sets that are named."""
     parser = argparse.ArgumentParser(prog="python -m gapless.jars", description="Retrieve the pinned jars.")
     parser.add_argument(
-        "sets", nargs="*", metavar="SET", default=list(SETS), help="spark, kafka; default: both"
+        "sets", nargs="*", metavar="SET", default=list(SETS), help=f"{', '.join(SETS)}; default: all"
     )
     parser.add_argument("--record", action="store_true", help="rewrite SHA256SUMS from what ivy.xml names")
     arguments = parser.parse_args()
