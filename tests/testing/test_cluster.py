@@ -198,7 +198,7 @@ def test_waiting_in_vain_says_what_was_and_what_brokers_said(cluster: Cluster) -
     with pytest.raises(WaitedInVain) as vain:
         cluster.wait_until("vain", in_sync=[1], timeout_s=0.1)
     assert "in vain waited 0.1 s until vain-0 has [1] in sync; it is now: leader" in str(vain.value)
-    assert "--- broker 3, running:\nready: " in str(vain.value)
+    assert "--- broker 3, running:\n" in str(vain.value)
 
 
 def test_what_cannot_be_is_refused(cluster: Cluster) -> None:
