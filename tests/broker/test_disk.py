@@ -100,7 +100,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(disk: SmallDisk, start_
         assert count_readable(client, "filling") == acknowledged
         assert count_readable(client, "other") == count_readable(client, "strict") == 1
         partition = client.metadata("filling").topics[0].partitions[0]
-        assert (partition.leader_id, partition.offline_replicas) == (0, [0])
+        assert (partition.leader_id, partition.offline_replicas) == (1, [1])
     assert "No space left on device" in broker.wait_until_said("partition filling-0 is offline")
     assert broker.running
 
