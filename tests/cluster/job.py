@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
@@ -98,8 +99,9 @@ class Job(Runner):
         if self._clients is not None:
             consumer, producer = self._clients
             self._clients = None
-            producer.purge()
-            producer.flush(0)
+            with suppress(KafkaException):  # a producer that has failed fatally says so again
+                producer.purge()
+                producer.flush(0)
             consumer.close()
 
     def _begin(self) -> tuple[Consumer, Producer]:

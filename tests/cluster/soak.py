@@ -114,7 +114,7 @@ class Soak:
         self._say = say
         self._history: list[str] = []
         self._began = time.monotonic()
-        self.faults = 0
+        self.faults = self.restarts = 0
 
     def run(self) -> None:
         """Raises `Failed` with the seed, the faults so far, what was found and what the brokers said."""
@@ -182,7 +182,9 @@ class Soak:
             if refused:
                 raise Failed(f"a record was given up: {refused[:3]}")
             self.faults += 1
-            self._note(f"  back after {time.monotonic() - repaired:.1f} s")
+            began_anew = "".join(f"; the job began anew: {why}" for why in job.restarts[self.restarts :])
+            self.restarts = len(job.restarts)
+            self._note(f"  back after {time.monotonic() - repaired:.1f} s{began_anew}")
 
     def _whole(self, cluster: Cluster) -> None:
         for topic in ("in", "out", "flushed"):

@@ -190,6 +190,24 @@ def test_recovery_checks_only_what_lies_above_the_recovery_point(store: FileLogS
         assert again.flushed_offset == 2000
 
 
+@pytest.mark.parametrize("garbage", [b"\xff" * 300, b"\x00" * 300, b"\x7f" * 7], ids=["ones", "zeros", "short"])
+def test_garbage_right_behind_the_recovery_point_is_cut_and_no_reason_to_refuse(
+    store: FileLogStore, tmp_path: Path, garbage: bytes
+) -> None:
+    """What a power cut leaves when all was flushed (by a clean stop) and then more was written."""
+    log = open_log(store, BIG)
+    fill(log, 20)
+    flush(log)
+    store.write_checkpoints()
+    crashed = crashed_copy(store, tmp_path / "crashed")
+    with (crashed / f"{TOPIC}-0" / f"{0:020d}.log").open("ab") as file:
+        file.write(garbage)
+    with reopened(crashed, BIG) as (_, again):
+        assert again.end_offset == again.flushed_offset == 20
+        assert again.recovery.truncated_bytes == len(garbage)
+        append_one(again)
+
+
 def test_after_a_clean_stop_nothing_is_checked_and_little_is_read(store: FileLogStore) -> None:
     for config, count in ((BIG, 50), (BIG, 2000)):
         partition = count

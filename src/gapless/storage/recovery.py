@@ -289,11 +289,14 @@ class Loader:
                     segment.check_time(batch)
                 segment.note_found(batch)
                 position, offset = batch.position + batch.size, batch.last_offset + 1
+                if offset >= point:
+                    break  # what follows may be garbage, and no batch to look at
         finally:
             segment.size = size
         if offset < point:
             raise self._refusal(f"{segment.path} ends at offset {offset}", offset)
-        segment.synced_bytes = size
+        if position == size:
+            segment.synced_bytes = size
         return position, offset
 
     # -------------------------------------------------------------------------------------- reporting
