@@ -156,7 +156,7 @@ class Partition:
 
         `admission` tells that the coordinator knows this partition as part of the producer's transaction.
         """
-        if not self.is_leader:
+        if self.leader != self.node_id:
             raise RefusedBatch(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not lead the partition")
         if self.offline is not None:
             raise RefusedBatch(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
@@ -315,7 +315,7 @@ class Partition:
         end = self.log.end_offset
         if self.config.flush_before_ack:
             end = min(end, self.flushed_offset)
-        if end > self.high_watermark and self.is_leader:
+        if end > self.high_watermark and self.leader == self.node_id:
             self.high_watermark = end
             self.producers.settle(end)
 
