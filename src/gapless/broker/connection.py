@@ -41,17 +41,6 @@ BROKERS = "gapless-broker-"
 """How brokers begin to introduce themselves (`peers`)."""
 
 
-class _Waiting:
-    """The place of a request among its connection's replies."""
-
-    __slots__ = ("answered", "arrived", "message")
-
-    def __init__(self, arrived: float) -> None:
-        self.arrived = arrived
-        self.answered = False
-        self.message: Any = None
-
-
 class Connection(asyncio.BufferedProtocol):
     """Framing, order of replies and back-pressure; the rules are elsewhere."""
 
@@ -65,12 +54,16 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_started: float | None = None
         self._transport: asyncio.Transport | None = None
         self._frames: deque[memoryview] = deque()
-        self._pending: dict[Request, _Waiting] = {}
+        self._pending: dict[Request, float] = {}
+        """Requests whose reply has not gone out, in their order, and when each arrived."""
+        self._answers: dict[Request, Any] = {}
+        """Replies that cannot go out yet, because one before them is missing."""
         self._pending_kind = -1
         self._is_broker = False
         self._outgoing: deque[Any] = deque()
         self._slice_position = 0
         self._taking = False
+        self._holds_requests = False
         self._writing_paused = False
         self._reading_paused = False
 
@@ -87,6 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self._frames.clear()
         self._pending.clear()
+        self._answers.clear()
         self._outgoing.clear()
         self.shell.disconnected(self)
 
@@ -95,20 +89,21 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._last_active = monotonic()
+        reader = self._reader
         try:
-            frames = self._reader.received(nbytes)
+            frames = reader.received(nbytes)
         except MalformedMessage as error:
             self.close(str(error))
             return
-        if not self._reader.buffered_bytes:
+        if not reader.is_amid_frame:
             self._frame_started = None
         elif frames or self._frame_started is None:
             self._frame_started = self._last_active
-        self._frames.extend(frames)
         if frames:
+            self._frames.extend(frames)
             self._take_frames()
         else:
-            self.shell.note_held(self)
+            self._note_held()
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -127,16 +122,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._taking = True
         frames = self._frames
-        turn_ends = monotonic() + TURN_S
+        turn_began = monotonic()
         while frames and not self.closed and self._may_take(frames[0]):
             self._on_frame(frames.popleft())
-            if frames and monotonic() > turn_ends:
+            if frames and monotonic() > turn_began + TURN_S:
                 self.shell.call_soon(self._take_frames)  # a long pipeline must not keep others waiting
                 break
         self._taking = False
         if self._transport is None or self.closed:
             return
-        self.shell.note_held(self)
+        self._note_held()
         if bool(frames) == self._reading_paused:
             return
         self._reading_paused = bool(frames)
@@ -144,6 +139,13 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
+
+    def _note_held(self) -> None:
+        """Tell what requests hold that wait or have not arrived as a whole, when there are or were any."""
+        held_before = self._holds_requests
+        self._holds_requests = self._reader.is_amid_frame or bool(self._frames)
+        if held_before or self._holds_requests:
+            self.shell.note_held(self)
 
     def _may_take(self, frame: memoryview) -> bool:
         if self._writing_paused or self._outgoing:
@@ -165,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._pending_kind = request.header.api_key
         self._is_broker = (request.header.client_id or "").startswith(BROKERS)
-        self._pending[request] = _Waiting(self._last_active)
+        self._pending[request] = self._last_active
         if request.body is None:
             self.answer(request, describe_versions(ErrorCode.UNSUPPORTED_VERSION))
         else:
@@ -189,25 +191,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def answer(self, request: Request, message: Any) -> None:
         """Take a reply; it goes out once all before it have. None stands for one that nobody awaits."""
-        pending = self._pending
-        waiting = pending.get(request)
-        if waiting is None:
+        pending, answers = self._pending, self._answers
+        if request not in pending:
             return
-        waiting.message = message
-        waiting.answered = True
-        while pending:
-            first = next(iter(pending))
-            waiting = pending[first]
-            if not waiting.answered:
-                break
-            del pending[first]
-            if waiting.message is not None:
+        answers[request] = message
+        while pending and (first := next(iter(pending))) in answers:
+            message = answers.pop(first)
+            if message is not None:
                 try:
-                    self._outgoing.extend(encode_reply(first.header, waiting.message))
+                    self._outgoing.extend(encode_reply(first.header, message))
                 except Exception as error:  # noqa: BLE001 - the encoder is kafka-python's; it raises what it likes
                     self.shell.request_failed(first, error)
                     return
-            self.shell.metrics.answered(first.header.api_key, waiting.arrived)
+            self.shell.metrics.answered(first.header.api_key, pending.pop(first))
         self._pump()
         if self._frames:
             self._take_frames()
@@ -220,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         while outgoing and not self._writing_paused and not self.closed:
             part = outgoing.popleft()
-            if not isinstance(part, bytes | bytearray):
+            if not isinstance(part, bytes):
                 part = self._next_chunk(part)
                 if part is None:
                     return

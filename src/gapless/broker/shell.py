@@ -132,10 +132,10 @@ class Shell:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Reply(request, message):
-                connection = self.connections.get(request.connection)
+            case Reply():
+                connection = self.connections.get(effect.request.connection)
                 if connection is not None:
-                    connection.answer(request, message)
+                    connection.answer(effect.request, effect.message)
             case Flush(partition, offset):
                 self.flusher.flush(partition, offset)
             case Call():

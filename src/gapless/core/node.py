@@ -145,14 +145,12 @@ class Node:
         """When to `Tick` next, if nothing else happens."""
         if self.membership.pause.holding:
             return None
-        deadline = self.waiting.next_deadline()
-        due_ms = NEVER_MS if deadline is None else deadline
+        due_ms = self._retention_due_ms
+        for other_ms in (self.waiting.next_deadline(), self.timers.next_due()):
+            if other_ms is not None and other_ms < due_ms:
+                due_ms = other_ms
         if self._flush_deadlines:
             due_ms = min(due_ms, self._flush_deadlines[0][0])
-        timer_due_ms = self.timers.next_due()
-        if timer_due_ms is not None:
-            due_ms = min(due_ms, timer_due_ms)
-        due_ms = min(due_ms, self._retention_due_ms)
         return None if due_ms == NEVER_MS else due_ms
 
     # ------------------------------------------------------------------------- services for API handlers

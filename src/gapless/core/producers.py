@@ -110,12 +110,12 @@ class Producers:
         if producer is None:
             # Nothing is known, perhaps because retention took all of it: any sequence may begin (KIP-360).
             return None
+        if batch.producer_epoch == producer.epoch:
+            return self._check_sequence(batch, producer)
         self._check_epoch(batch, producer)
-        if batch.producer_epoch > producer.epoch:
-            if batch.base_sequence != 0:
-                raise self._out_of_order(batch, "a new epoch begins with 0")
-            return None
-        return self._check_sequence(batch, producer)
+        if batch.base_sequence != 0:
+            raise self._out_of_order(batch, "a new epoch begins with 0")
+        return None
 
     def check_epoch(self, batch: BatchHeader) -> None:
         """All that is asked of a batch that a coordinator wrote for a producer: there are no sequences."""

@@ -6,7 +6,7 @@ itself by returning a message. Nothing here blocks, and nothing is scanned that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -57,12 +57,17 @@ class WaitingRequests:
             heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
-    def touched(self, partition: TopicPartition) -> Iterator[tuple[Request, Any]]:
+    def touched(self, partition: TopicPartition) -> Sequence[tuple[Request, Any]]:
         """The requests that a change of `partition` completes, with their replies."""
-        for entry in list(self._watchers.get(partition, ())):
+        watchers = self._watchers.get(partition)
+        if watchers is None:
+            return ()
+        completed = []
+        for entry in list(watchers):
             if (message := entry.poll(False)) is not None:
                 self._remove(entry)
-                yield entry.request, message
+                completed.append((entry.request, message))
+        return completed
 
     def expired(self, now_ms: int) -> Iterator[tuple[Request, Any]]:
         """The requests whose time is up, with their replies."""

@@ -162,7 +162,7 @@ def stamp(
     _PREFIX_AND_EPOCH.pack_into(
         payload, batch.position, base_offset, batch.size_bytes - PREFIX_SIZE, leader_epoch
     )
-    return BatchHeader._make((base_offset, batch.size_bytes, leader_epoch, *batch[3:]))
+    return tuple.__new__(BatchHeader, (base_offset, batch.size_bytes, leader_epoch, *batch[3:]))
 
 
 def stamp_append_time(payload: memoryview | bytearray, batch: BatchHeader, timestamp_ms: int) -> BatchHeader:
@@ -190,7 +190,7 @@ def check_batch(
     batch = parse_header(payload, 0)
     _check_frame(payload, batch)
     _check_claims(batch, produce_version)
-    _check_records(payload, batch, opening or Opening())
+    _check_records(payload, batch, opening)
     return batch
 
 
@@ -238,11 +238,12 @@ def _check_claims(batch: BatchHeader, produce_version: int) -> None:
         )
 
 
-def _check_records(payload: memoryview, batch: BatchHeader, opening: Opening) -> None:
+def _check_records(payload: memoryview, batch: BatchHeader, opening: Opening | None) -> None:
     """There are as many records as the header says, and nothing else."""
     records: Buffer = payload[HEADER_SIZE:]
     compression = batch.attributes & _COMPRESSION_MASK
     if compression:
+        opening = opening or Opening()
         limit_bytes = min(MAX_OPENED_BYTES, opening.left_bytes)
         opening.left_bytes -= limit_bytes
         try:

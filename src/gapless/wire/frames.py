@@ -26,18 +26,6 @@ _free_scratch: list[bytearray] = []
 _MAX_FREE_SCRATCH = 16
 
 
-def _borrow_scratch() -> bytearray:
-    try:
-        return _free_scratch.pop()
-    except IndexError:
-        return bytearray(SCRATCH_BYTES)
-
-
-def _return_scratch(scratch: bytearray) -> None:
-    if len(_free_scratch) < _MAX_FREE_SCRATCH:
-        _free_scratch.append(scratch)
-
-
 def _likely_protocol(first_bytes: bytearray) -> str:
     """What a peer that does not speak Kafka's protocol probably speaks instead."""
     if first_bytes.startswith(b"\x16\x03"):
@@ -51,18 +39,15 @@ class FrameReader:
     """The frames of one connection."""
 
     __slots__ = (
-        "_assembly",
-        "_filled",
-        "_frame_bytes",
-        "_growth",
-        "_leftover",
-        "_max_frame_bytes",
-        "_scratch",
-    )
+        "_assembly", "_filled", "_frame_bytes", "_growth", "_leftover", "_max_frame_bytes", "_scratch",
+        "is_amid_frame",
+    )  # fmt: skip
 
     def __init__(self, max_frame_bytes: int, *, trusted: bool = False) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._growth = max_frame_bytes if trusted else _GROWTH
+        self.is_amid_frame = False
+        """Whether a part of a frame has arrived, but not all of it."""
         self._scratch: bytearray | None = None
         self._leftover = b""  # the beginning of a frame that will fit into a scratch block
         self._assembly: bytearray | None = None  # a larger frame, with its length in front
@@ -83,13 +68,14 @@ class FrameReader:
         """Where the next bytes belong; never empty. The hint is ignored, as the protocol allows."""
         if self._assembly is not None:
             return self._room_in_assembly(self._assembly)
-        if self._scratch is None:
-            self._scratch = _borrow_scratch()
+        scratch = self._scratch
+        if scratch is None:
+            scratch = self._scratch = _free_scratch.pop() if _free_scratch else bytearray(SCRATCH_BYTES)
         leftover = self._leftover
         if not leftover:
-            return memoryview(self._scratch)
-        self._scratch[: len(leftover)] = leftover
-        return memoryview(self._scratch)[len(leftover) :]
+            return memoryview(scratch)
+        scratch[: len(leftover)] = leftover
+        return memoryview(scratch)[len(leftover) :]
 
     def received(self, nbytes: int) -> list[memoryview]:
         """Take note of `nbytes` put into the last buffer; returns the frames that are now complete."""
@@ -102,7 +88,8 @@ class FrameReader:
         try:
             return self._cut(scratch, len(self._leftover) + nbytes)
         finally:
-            _return_scratch(scratch)
+            if len(_free_scratch) < _MAX_FREE_SCRATCH:
+                _free_scratch.append(scratch)
 
     def _cut(self, scratch: bytearray, end: int) -> list[memoryview]:
         """Copy the complete frames out of the scratch block and keep what follows them."""
@@ -110,11 +97,15 @@ class FrameReader:
         start = 0
         frame_end = 0
         while end - start >= _LENGTH_BYTES:
-            frame_end = start + _LENGTH_BYTES + self._checked_length(scratch, start)
+            length: int = _LENGTH.unpack_from(scratch, start)[0]
+            if length < 0 or length > self._max_frame_bytes:
+                raise self._impossible(length, scratch[start : start + _LENGTH_BYTES])
+            frame_end = start + _LENGTH_BYTES + length
             if frame_end > end:
                 break
             frames.append(memoryview(scratch[start + _LENGTH_BYTES : frame_end]))
             start = frame_end
+        self.is_amid_frame = start < end
         if start == end:
             self._leftover = b""
         elif frame_end - start <= SCRATCH_BYTES:
@@ -123,14 +114,11 @@ class FrameReader:
             self._begin_assembly(scratch[start:end], frame_end - start)
         return frames
 
-    def _checked_length(self, buffer: bytearray, position: int) -> int:
-        length: int = _LENGTH.unpack_from(buffer, position)[0]
-        if length < 0 or length > self._max_frame_bytes:
-            raise MalformedMessage(
-                f"a frame claims a length of {length} bytes, allowed are 0 to {self._max_frame_bytes}"
-                + _likely_protocol(buffer[position : position + _LENGTH_BYTES])
-            )
-        return length
+    def _impossible(self, length: int, encoded: bytearray) -> MalformedMessage:
+        return MalformedMessage(
+            f"a frame claims a length of {length} bytes, allowed are 0 to {self._max_frame_bytes}"
+            + _likely_protocol(encoded)
+        )
 
     def _begin_assembly(self, arrived: bytearray, frame_bytes: int) -> None:
         self._leftover = b""
@@ -152,4 +140,5 @@ class FrameReader:
         if self._filled < self._frame_bytes:
             return []
         self._assembly = None
+        self.is_amid_frame = False
         return [memoryview(assembly)[_LENGTH_BYTES:]]

@@ -73,10 +73,13 @@ def read_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
 
 def read_compact_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
     """A string with its length plus one as a variable-length integer; 0 stands for null."""
-    length, position = read_uvarint(buffer, position)
+    length = buffer[position]
     if length == 0:
-        return None, position
-    return read_text(buffer, position, length - 1)
+        return None, position + 1
+    if length < 0x80:
+        return read_text(buffer, position + 1, length - 1)
+    length, position = read_uvarint(buffer, position)
+    return read_text(buffer, position, length - 1) if length else (None, position)
 
 
 def read_uuid(buffer: Buffer, position: int) -> tuple[UUID, int]:
@@ -89,21 +92,25 @@ def read_uuid(buffer: Buffer, position: int) -> tuple[UUID, int]:
 def read_array_length(buffer: Buffer, position: int, smallest_item_bytes: int) -> tuple[int, int]:
     """A 32-bit array length (null is refused), checked against what can still follow."""
     length: int = INT32.unpack_from(buffer, position)[0]
-    return _checked_length(buffer, position + 4, length, smallest_item_bytes)
+    position += 4
+    if length < 0 or length * smallest_item_bytes > len(buffer) - position:
+        raise _impossible_array(length)
+    return length, position
 
 
 def read_compact_array_length(buffer: Buffer, position: int, smallest_item_bytes: int) -> tuple[int, int]:
     """A variable-length array length (null is refused), checked against what can still follow."""
     length, position = read_uvarint(buffer, position)
-    return _checked_length(buffer, position, length - 1, smallest_item_bytes)
-
-
-def _checked_length(buffer: Buffer, position: int, length: int, smallest_item_bytes: int) -> tuple[int, int]:
-    if length < 0:
-        raise MalformedMessage(f"an array has the length {length}")
-    if length * smallest_item_bytes > len(buffer) - position:
-        raise MalformedMessage(f"an array of {length} items exceeds the message")
+    length -= 1
+    if length < 0 or length * smallest_item_bytes > len(buffer) - position:
+        raise _impossible_array(length)
     return length, position
+
+
+def _impossible_array(length: int) -> MalformedMessage:
+    if length < 0:
+        return MalformedMessage(f"an array has the length {length}")
+    return MalformedMessage(f"an array of {length} items exceeds the message")
 
 
 def take_items(left: int, count: int) -> int:

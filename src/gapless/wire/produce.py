@@ -160,6 +160,8 @@ def _payload(frame: memoryview, start: int, size: int) -> tuple[memoryview | Non
 
 _RESULT_V3 = Struct(">ihqq")
 _RESULT_V5 = Struct(">ihqqq")
+_NO_RECORD_ERRORS = b"\x01"  # an empty array: single records are never blamed
+_NOTHING_TO_ADD = _NO_RECORD_ERRORS + b"\x00\x00"  # no message, no tagged fields
 _LEADER_FIELD = Struct(">BBBiiB")  # one tagged field: tag, size, leader id, leader epoch, no tags inside
 
 
@@ -196,9 +198,11 @@ def _encode_flexible_result(parts: list[bytes], result: ProducePartitionResult, 
             result.log_start_offset,
         )
     )
-    parts.append(b"\x01")  # no single records are blamed: an empty array of record errors
-    parts.append(compact_string(result.error_message))
     leader = result.current_leader
+    if result.error_message is None and leader is None:
+        parts.append(_NOTHING_TO_ADD)
+        return
+    parts.append(_NO_RECORD_ERRORS + compact_string(result.error_message))
     if leader is None or version < 10:
         parts.append(b"\x00")
     else:

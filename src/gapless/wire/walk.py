@@ -53,6 +53,8 @@ def _quick_walk(data: Buffer, count: int) -> int:
     size = len(data)
     steps = _FIRST_STEPS
     while count:
+        if count <= _SMALLEST_WINDOW:
+            return _step_over(data, position, count)
         first = data[position]
         step = low[first] if first < 0x80 else low[first] + high[data[position + 1]]
         before = count
@@ -66,13 +68,19 @@ def _quick_walk(data: Buffer, count: int) -> int:
             continue
         # Lengths vary here: go record by record, further each time before trying again.
         count -= min(steps, count)
-        for _ in range(before - count):
-            first = data[position]
-            if first < 0x80:
-                position += low[first]
-            else:
-                position += low[first] + high[data[position + 1]]
+        position = _step_over(data, position, before - count)
         steps *= 2
+    return position
+
+
+def _step_over(data: Buffer, position: int, count: int) -> int:
+    low, high = _LOW, _HIGH
+    for _ in range(count):
+        first = data[position]
+        if first < 0x80:
+            position += low[first]
+        else:
+            position += low[first] + high[data[position + 1]]
     return position
 
 

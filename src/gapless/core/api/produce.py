@@ -160,10 +160,9 @@ def _append_all(node: Node, request: Request, work: _Work) -> ProduceResponse | 
     if body.acks == 0:
         _answer_nothing(node, request, response)
         return None
-    unsettled = [append for append in work.unsettled if not append.settled()]
-    if not unsettled:
+    if not work.unsettled:
         return response
-    _wait(node, request, response, unsettled)
+    _wait(node, request, response, work.unsettled)
     return None
 
 
@@ -217,7 +216,9 @@ def _append(node: Node, work: _Work, topic: str, part: ProducePartition) -> Prod
     result = ProducePartitionResult(
         part.partition, 0, appended.base_offset, appended.log_append_time_ms, partition.log.start_offset
     )
-    work.unsettled.append(_Unsettled(partition, appended.end_offset, work.acks, result))
+    append = _Unsettled(partition, appended.end_offset, work.acks, result)
+    if not append.settled():
+        work.unsettled.append(append)
     return result
 
 
