@@ -154,7 +154,7 @@ def test_a_hanging_transaction_is_found_and_aborted(broker: EmbeddedBroker) -> N
     feeder.commit()
     assert values(broker.bootstrap, "t") == []
     found = transactions(
-        broker.bootstrap, "find-hanging", "--broker-id", "0", "--max-transaction-timeout", "0"
+        broker.bootstrap, "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0"
     )
     (hanging,) = (row for row in found if row["Topic"] == "t")
     assert hanging["StartOffset"] == "0"
