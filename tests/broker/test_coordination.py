@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -36,22 +36,47 @@ from gapless.core.records import (
     TopicCreated,
     TopicDeleted,
 )
+from gapless.testing.zookeeper import ZooKeeper
+from tests.conftest import Require
 
 ID = UUID(int=7, version=4)
+SESSION_TIMEOUT_S = 1.0
 Join = Callable[[int], Coordination]
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(scope="module")
+def zookeeper(require: Require) -> Iterator[ZooKeeper]:
+    require("zookeeper")
+    with ZooKeeper() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "zookeeper"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where brokers meet, as a child process is told it."""
-    return f"{request.param}:{tmp_path}"
+    if request.param == "sqlite":
+        return str(tmp_path)
+    server: ZooKeeper = request.getfixturevalue("zookeeper")
+    return server.url(uuid4().hex)
+
+
+def connect(place: str) -> Coordination:
+    """Access to a place, without a session."""
+    if "://" not in place:
+        return SqliteCoordination(Path(place))
+    from gapless.broker.coordination.zookeeper import ZooKeeperCoordination
+
+    return ZooKeeperCoordination(place, SESSION_TIMEOUT_S)
 
 
 def meet(place: str, node_id: int) -> Coordination:
     """A broker's access to a place, its session begun."""
-    kind, _, where = place.partition(":")
-    coordination: Coordination = {"sqlite": lambda: SqliteCoordination(Path(where))}[kind]()
-    coordination.claim(node_id)
+    coordination = connect(place)
+    try:
+        coordination.claim(node_id)
+    except BaseException:
+        coordination.close()
+        raise
     return coordination
 
 
@@ -152,8 +177,8 @@ def test_a_long_history_is_compacted_and_keeps_its_version(join: Join) -> None:
 
 def test_who_was_away_for_too_long_is_told(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     assert KEPT_CHANGES > COMPACT_AFTER_CHANGES
-    monkeypatch.setattr("gapless.broker.coordination.sqlite.KEPT_CHANGES", 2)
     one, behind = join(1), join(2)
+    monkeypatch.setattr(f"{type(one).__module__}.KEPT_CHANGES", 2)
     for version in range(COMPACT_AFTER_CHANGES + 1):
         one.append(version, ids(version))
     one.compact(COMPACT_AFTER_CHANGES, ids(9))
@@ -203,6 +228,7 @@ def living(place: str, node_id: int) -> Iterator[subprocess.Popen[str]]:
 def test_a_killed_process_is_dead_at_once_and_a_hung_one_is_not(place: str, join: Join) -> None:
     one = join(1)
     with living(place, 2) as process:
+        one.read(0)
         assert not one.is_dead(2)
         os.kill(process.pid, signal.SIGSTOP)
         assert not one.is_dead(2)
@@ -213,6 +239,7 @@ def test_a_killed_process_is_dead_at_once_and_a_hung_one_is_not(place: str, join
             assert time.monotonic() < deadline
     assert one.is_dead(3)  # that never was
     join(2)
+    one.read(0)
     assert not one.is_dead(2)
 
 
@@ -226,15 +253,20 @@ def test_a_change_and_an_end_are_seen_by_others_at_once(place: str, join: Join) 
         loop = asyncio.get_running_loop()
         one.watch(loop, nudges.set)
         two.watch(loop, lambda: None)
-        async with asyncio.timeout(0.5):  # the slow look at everything comes later
-            two.append(0, ids(1))
-            two.announce()
-            await nudges.wait()
-            assert one.read(0) == (1, ids(1))
-            nudges.clear()
-            two.close()
-            await nudges.wait()
-            assert one.is_dead(2)
+
+        async def until(condition: Callable[[], bool]) -> None:
+            async with asyncio.timeout(0.5):  # the slow look at everything comes later
+                nudges.clear()
+                while not condition():
+                    await nudges.wait()
+                    nudges.clear()
+
+        await until(lambda: one.read(0) == (0, []) and not one.is_dead(2))
+        await asyncio.to_thread(two.append, 0, ids(1))
+        two.announce()
+        await until(lambda: one.read(0) == (1, ids(1)))
+        await asyncio.to_thread(two.close)
+        await until(lambda: one.is_dead(2))
 
     asyncio.run(watch())
 

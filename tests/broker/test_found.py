@@ -226,7 +226,7 @@ def test_retention_without_a_limit_in_any_unit(start_broker: BrokerMaker, value:
     broker = start_broker(config={"log.retention.minutes": value})
     with broker.connect() as client:
         client.metadata("kept")
-        assert set_config(client, BROKER_RESOURCE, "0", "log.retention.hours", value) is ErrorCode.NONE
+        assert set_config(client, BROKER_RESOURCE, "1", "log.retention.hours", value) is ErrorCode.NONE
         assert client.produce("kept", batch_of(b"record", timestamp_ms=1)).error_code == 0
     broker.restart()
     with broker.connect() as client:
