@@ -46,11 +46,18 @@ def _why_not_spark() -> str | None:
     return _why_not_jars("spark")
 
 
+def _why_not_zookeeper() -> str | None:
+    if importlib.util.find_spec("kazoo") is None:
+        return "kazoo is not installed: run: pip install 'gapless[zookeeper]'"
+    return _why_not_jars("zookeeper")
+
+
 SERVICES: dict[str, Callable[[], str | None]] = {
     "kcat": _why_not_kcat,
     "java": _why_not_java,
     "spark": _why_not_spark,
     "apache-kafka": lambda: _why_not_jars("kafka"),
+    "zookeeper": _why_not_zookeeper,
 }
 
 

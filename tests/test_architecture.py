@@ -51,6 +51,8 @@ NOT_CALLED_IN_CORE = {"hash", "id", "open", "print", "input", "__import__", "exe
 BASE_LIBRARIES = {"confluent_kafka", "cramjam", "crc32c", "kafka", "rich", "typer", "uvloop"}
 SPARK_LIBRARIES = {"delta", "numpy", "pandas", "py4j", "pyarrow", "pyspark"}
 MAY_USE_SPARK = {"pipeline", "demo"}
+ZOOKEEPER_LIBRARIES = {"kazoo"}
+USES_ZOOKEEPER = PACKAGE / "broker" / "coordination" / "zookeeper.py"
 
 MAX_LINES = 600
 LONG_FILES: dict[str, str] = {}  # path: why it is one thing and cannot well be two
@@ -195,8 +197,15 @@ def test_spark_is_used_only_by_what_needs_its_extra() -> None:
     assert not imports_from(without_spark, SPARK_LIBRARIES)
 
 
+def test_zookeeper_is_used_in_one_place_that_is_imported_when_it_is_asked_for() -> None:
+    others = [path for path in sources() if path != USES_ZOOKEEPER]
+    assert not imports_from(others, ZOOKEEPER_LIBRARIES)
+    code = "import sys, gapless.broker.supervisor, gapless.cli.up; sys.exit('kazoo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_only_declared_libraries_are_used() -> None:
-    known = BASE_LIBRARIES | SPARK_LIBRARIES | sys.stdlib_module_names | {"gapless"}
+    known = BASE_LIBRARIES | SPARK_LIBRARIES | ZOOKEEPER_LIBRARIES | sys.stdlib_module_names | {"gapless"}
     plugin = PACKAGE / "testing" / "pytest_plugin.py"  # which only pytest imports
     others = [path for path in sources() if path != plugin]
     used = {found.name.partition(".")[0] for path in others for found in imports_of(path)}

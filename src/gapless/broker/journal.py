@@ -91,7 +91,7 @@ class Journal:
             try:
                 if error is None:
                     then(done.result())
-                else:
+                elif not (self._closed and isinstance(error, JournalFailed)):
                     self._fail(error)
             finally:
                 # Only now, so that what follows from this comes after it.
@@ -153,6 +153,7 @@ class Journal:
     async def settle(self) -> None:
         """Begin nothing new, and wait for what is under way."""
         self._closed = True
+        self._coordination.interrupt()
         while self._at_work is not None:
             await asyncio.wait((self._at_work,))
 

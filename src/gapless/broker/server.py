@@ -22,7 +22,7 @@ from uuid import uuid4
 import uvloop
 
 from gapless.broker import metrics
-from gapless.broker.coordination.port import JournalFailed, NodeIdInUse
+from gapless.broker.coordination.port import Coordination, JournalFailed, NodeIdInUse
 from gapless.broker.coordination.sqlite import SqliteCoordination
 from gapless.broker.shell import Shell
 from gapless.core.configs import Settings
@@ -54,6 +54,8 @@ class Options:
     """How a broker is started."""
 
     data_dir: Path
+    coordination: str | None = None
+    """zookeeper://HOST:PORT/PATH, or None for brokers that share `data_dir`."""
     node_id: int | None = 1
     """None picks the first number that no broker has, nor ever had."""
     host: str = "127.0.0.1"
@@ -64,7 +66,7 @@ class Options:
     metrics_port: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     cluster_size: int | None = 1
-    """How many brokers there are to be; None counts those that have a folder."""
+    """How many brokers there are to be; None counts those that there are or were."""
     awaits_others: bool = False
     """Ready when all of them are."""
     lifeline: int | None = None
@@ -101,15 +103,15 @@ async def _serve(options: Options, announce: Announce) -> None:
     with ExitStack() as held:
         listener = held.enter_context(_bind(options.host, options.port))
         address = _advertised(options, listener.getsockname()[1])
-        coordination = SqliteCoordination(options.data_dir)
+        coordination = _meet(options)
         held.callback(coordination.close)
         node_id = _claim_session(coordination, options)
         forget_ready(options.ready_file)  # a crash may have left one
         store = FileLogStore(options.data_dir / f"broker-{node_id}")
         held.callback(store.close)
         cluster_id = coordination.cluster_id
-        _claim_folder(store, cluster_id, node_id)
-        brokers = options.cluster_size or len(list(options.data_dir.glob("broker-*/")))
+        _claim_folder(store, cluster_id, node_id, options)
+        brokers = options.cluster_size or len(coordination.taken())
         settings = Settings({**cluster_defaults(brokers), **options.settings, "node.id": str(node_id)})
         node = Node(node_id, cluster_id, settings, store, random.SystemRandom())
         shell = Shell(node, store, coordination, _raise_file_limit())
@@ -216,13 +218,25 @@ async def _all_there(shell: Shell, cluster_size: int) -> None:
         await asyncio.sleep(LOOK_FOR_BROKERS_EVERY_S)
 
 
-def _claim_session(coordination: SqliteCoordination, options: Options) -> int:
+def _meet(options: Options) -> Coordination:
+    """Access to what this broker shares with others."""
+    if options.coordination is None:
+        return SqliteCoordination(options.data_dir)
+    from gapless.broker.coordination.zookeeper import SESSION_TIMEOUT_S, ZooKeeperCoordination
+
+    # Hung is for the brokers to find out, so ZooKeeper must not be quicker with that than they are.
+    hung_after_s = Settings(options.settings).get("broker.session.timeout.ms") / 1000
+    return ZooKeeperCoordination(options.coordination, max(SESSION_TIMEOUT_S, 2 * hung_after_s))
+
+
+def _claim_session(coordination: Coordination, options: Options) -> int:
     """Become a broker that no other process is."""
     if options.node_id is not None:
         coordination.claim(options.node_id)
         return options.node_id
+    taken = coordination.taken()
     for node_id in count(1):
-        if not (options.data_dir / f"broker-{node_id}").exists():
+        if node_id not in taken:
             try:
                 coordination.claim(node_id)
             except NodeIdInUse:
@@ -231,7 +245,7 @@ def _claim_session(coordination: SqliteCoordination, options: Options) -> int:
     raise InvariantViolated("there are no numbers left")
 
 
-def _claim_folder(store: FileLogStore, cluster_id: str, node_id: int) -> None:
+def _claim_folder(store: FileLogStore, cluster_id: str, node_id: int, options: Options) -> None:
     """See that the logs are this broker's; a new folder becomes so."""
     meta = store.read_meta()
     if meta is None:
@@ -242,9 +256,11 @@ def _claim_folder(store: FileLogStore, cluster_id: str, node_id: int) -> None:
             "give --data another folder, or correct node.id"
         )
     elif meta.cluster_id != cluster_id:
+        place = "beside it" if options.coordination is None else f"at {options.coordination}"
+        remedy = "restore metadata.sqlite" if options.coordination is None else "correct --coordination"
         raise DataDirUnusable(
             f"the data folder {store.location} belongs to cluster {meta.cluster_id}, but the metadata "
-            f"journal beside it to {cluster_id}: restore metadata.sqlite, or take a new data folder"
+            f"journal {place} to {cluster_id}: {remedy}, or take a new data folder"
         )
 
 

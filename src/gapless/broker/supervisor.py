@@ -225,9 +225,11 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _revival(options: Options) -> str:
+    where = f"{options.data_dir}"
+    if options.coordination is not None:
+        where = f"{options.coordination} --data {options.data_dir}"
     return (
-        f"gapless up --join {options.data_dir} --node-id {options.node_id} --host {options.host} "
-        f"--port {options.port}"
+        f"gapless up --join {where} --node-id {options.node_id} --host {options.host} --port {options.port}"
     )
 
 

@@ -18,6 +18,13 @@ examples:
   gapless up --brokers 3 --restart            three brokers on 9092, 9093, 9094; a dead one is brought back
   gapless up --join gapless-data --port 9095  one more broker for the cluster whose data is there
 
+brokers of several machines agree through ZooKeeper (pip install 'gapless[zookeeper]'), each with a folder
+of its own for its logs:
+  gapless up --coordination zookeeper://zk1:2181,zk2:2181/gapless --host 0.0.0.0 --advertise db1
+  gapless up --join zookeeper://zk1:2181,zk2:2181/gapless --host 0.0.0.0 --advertise db2
+a broker that ZooKeeper has not heard from for 6 s ends, because others take its place; start it again. While
+ZooKeeper itself is away, brokers serve on, but no new leader can be elected.
+
 stop it with Ctrl-C or SIGTERM. Kafka clients of any language connect to the address that is printed.
 """
 
@@ -35,8 +42,10 @@ def main(argv: list[str]) -> int:
     from gapless.broker.settings_file import read_settings
 
     settings = {} if arguments.config is None else read_settings(arguments.config)
+    coordination = _coordination(arguments)
     options = Options(
-        data_dir=arguments.data if arguments.join is None else arguments.join,
+        data_dir=Path(arguments.join or arguments.data) if coordination is None else arguments.data,
+        coordination=coordination,
         node_id=_node_id(arguments, settings),
         host=arguments.host,
         port=arguments.port,
@@ -58,6 +67,26 @@ def main(argv: list[str]) -> int:
 
 def _say_ready(addresses: str) -> None:
     print(f"ready: {addresses}", flush=True)  # noqa: T201
+
+
+def _coordination(arguments: argparse.Namespace) -> str | None:
+    """Where brokers agree, if not in the data folder."""
+    url: str | None = arguments.coordination
+    if arguments.join is not None and "://" in arguments.join:
+        if url is not None:
+            raise UsageError("--join says where the cluster is: give it no --coordination")
+        url = arguments.join
+    elif arguments.join is not None and url is not None:
+        raise UsageError("a cluster that agrees through ZooKeeper is joined with: --join zookeeper://...")
+    if url is not None:
+        try:
+            from gapless.broker.coordination.zookeeper import parse_url
+        except ModuleNotFoundError as missing:
+            raise UsageError(
+                f"{url} needs the package kazoo: run: pip install 'gapless[zookeeper]'"
+            ) from missing
+        parse_url(url)
+    return url
 
 
 def _node_id(arguments: argparse.Namespace, settings: dict[str, str]) -> int | None:
@@ -119,7 +148,16 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         help="run N brokers, a process each, on PORT, PORT+1, ...; topics are replicated to three of them",
     )
     cluster("--restart", action="store_true", help="with --brokers: bring back a broker that has died")
-    cluster("--join", type=Path, metavar="DIR", help="run one more broker of the cluster whose --data is DIR")
+    cluster(
+        "--join",
+        metavar="DIR|URL",
+        help="run one more broker of the cluster whose --data is DIR, or whose --coordination is URL",
+    )
+    cluster(
+        "--coordination",
+        metavar="zookeeper://HOST:PORT/PATH",
+        help="agree through ZooKeeper instead of a file in --data: brokers may be on several machines",
+    )
     cluster(
         "--node-id",
         type=_node,

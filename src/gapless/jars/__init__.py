@@ -1,4 +1,4 @@
-"""The Java parts of Spark, Apache Kafka and ZooKeeper: which, where they lie, and that they are the pinned ones.
+"""Java parts of Spark, Apache Kafka and ZooKeeper: which, where they lie, and that they are the pinned ones.
 
 `ivy.xml` pins revisions, `SHA256SUMS` the bytes. `python -m gapless.jars` retrieves what is missing.
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import socket
 import tempfile
+import time
 from pathlib import Path
 
 from gapless.jars import jar_paths
@@ -17,11 +18,16 @@ from gapless.testing.processes import free_ports
 from gapless.testing.server import Server, ServerFailed
 
 START_ATTEMPTS = 3
+START_LOOK_S = 0.02
 TICK_MS = 100
 """ZooKeeper's own sense of time: it looks for ended sessions so often."""
 
 # A server for a test: the quick compiler and the smallest collector suit it.
-_JAVA_OPTIONS = ("-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+_JAVA_OPTIONS = (
+    *("-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"),
+    "-Dzookeeper.forceSync=no",  # its process may be killed; a power cut is not tried on it
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+)
 
 
 class ZooKeeperFailed(ServerFailed):
@@ -100,23 +106,23 @@ class ZooKeeper(Server):
             "maxSessionTimeout": "60000",
             "maxClientCnxns": "0",
             "admin.enableServer": "false",
-            "4lw.commands.whitelist": "ruok",
+            "4lw.commands.whitelist": "srvr",
         }
         text = "".join(f"{key}={value}\n" for key, value in settings.items())
         (self.folder / "zoo.cfg").write_text(text)
 
     def _command(self) -> list[str | Path]:
         jars = jar_paths("zookeeper")[0].parent
-        logging = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         java = find_java().executable
-        return [java, *_JAVA_OPTIONS, logging, "-cp", f"{jars}/*", main, self.folder / "zoo.cfg"]
+        return [java, *_JAVA_OPTIONS, "-cp", f"{jars}/*", main, self.folder / "zoo.cfg"]
 
     def _is_usable(self) -> bool:
-        """Ask it whether it is well, in one of its four-letter words."""
+        """Ask it about itself: it answers so when it serves, and with an excuse before."""
         try:
             with socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as connection:
-                connection.sendall(b"ruok")
-                return connection.recv(16) == b"imok"
+                connection.sendall(b"srvr")
+                return connection.recv(16).startswith(b"Zookeeper")
         except OSError:
+            time.sleep(START_LOOK_S)
             return False

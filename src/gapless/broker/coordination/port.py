@@ -5,8 +5,9 @@ An implementation promises:
 - `append` writes records if the journal is still at the expected version, for all brokers alike: of two who
   expect the same version one gets `JournalMoved`. What was appended survives a power cut.
 - `read` gives every record after a version, in order, and all that was appended before the call began.
-- A session belongs to one process. It ends with the process, at the latest shortly after its sockets close;
-  `is_dead` never says so of one that lives, hung or not.
+- A session belongs to one process. It ends with the process: on one machine at the latest shortly after its
+  sockets close, and `is_dead` never says so of one that lives, hung or not. Between machines it ends when
+  nothing was heard of the process for a time. If that lives, its next `read` or `append` fails: it must stop.
 
 `claim` comes first. Everything but `watch` and `is_dead` may wait, and is called by one thread at a time.
 """
@@ -52,6 +53,9 @@ class Coordination(Protocol):
     def claim(self, node_id: int) -> None:
         """Begin this broker's session, or raise `NodeIdInUse`."""
 
+    def taken(self) -> set[int]:
+        """The numbers that brokers have, or ever had."""
+
     def read(self, after_version: int) -> tuple[int, list[MetadataRecord]]:
         """All records after a version, and the version that they bring an image to.
 
@@ -74,7 +78,13 @@ class Coordination(Protocol):
         """Call `moved` on the loop's thread soon after others announce, or sessions end, or more often."""
 
     def is_dead(self, node_id: int) -> bool:
-        """Whether no process has this broker's session. Asked of others only; never waits."""
+        """Whether no process has this broker's session, as the last `read` or a later look has found.
+
+        Asked of others only; never waits.
+        """
+
+    def interrupt(self) -> None:
+        """The broker stops: whoever waits for a place that cannot be reached need not wait any longer."""
 
     def close(self) -> None:
         """End the session, let the others know, and release everything."""

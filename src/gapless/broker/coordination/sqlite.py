@@ -196,6 +196,11 @@ class SqliteCoordination:
         self._lock = lock
         self._node_id = node_id
 
+    def taken(self) -> set[int]:
+        """See `port.Coordination`."""
+        names = (folder.name.removeprefix("broker-") for folder in self._path.parent.glob("broker-*/"))
+        return {int(name) for name in names if name.isdigit()}
+
     def is_dead(self, node_id: int) -> bool:
         """See `port.Coordination`."""
         try:
@@ -251,6 +256,9 @@ class SqliteCoordination:
                     self._socket.sendto(b"!", self._address(name))
 
     # -------------------------------------------------------------------------------------------- the end
+
+    def interrupt(self) -> None:
+        """See `port.Coordination`. A disk answers, or the process hangs with it."""
 
     def close(self) -> None:
         """See `port.Coordination`."""
