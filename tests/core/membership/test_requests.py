@@ -129,14 +129,17 @@ def test_any_broker_creates_topics_and_spreads_them_evenly() -> None:
     assert world.assignment("u").leader != world.assignment("v").leader, "topics take turns, too"
 
 
-def test_new_partitions_are_placed_on_live_brokers_only() -> None:
+def test_a_fenced_broker_gets_new_replicas_only_if_the_live_ones_do_not_suffice() -> None:
     world = ClusterWorld(3)
     create(world, 1, 2, 2)
     world.crash(3)
     world.run(20)
     assert create(world, 1, 4, 2, "u").error_code == 0
     assert all(3 not in world.assignment("u", index).replicas for index in range(4))
-    assert create(world, 1, 1, 3, "v").error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert create(world, 1, 1, 3, "v").error_code == 0
+    placed = world.assignment("v", 0)
+    assert (sorted(placed.replicas), sorted(placed.isr), placed.replicas[-1]) == ([1, 2, 3], [1, 2], 3)
+    assert create(world, 1, 1, 4, "w").error_code == ErrorCode.INVALID_REPLICATION_FACTOR
     topic = CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=5, assignments=None)
     body = CreatePartitionsRequest(topics=[topic], timeout_ms=1000, validate_only=False)
     assert ask(world, 1, ApiKey.CREATE_PARTITIONS, 3, body).results[0].error_code == 0

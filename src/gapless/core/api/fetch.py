@@ -28,6 +28,8 @@ from gapless.wire.fetch import (
 if TYPE_CHECKING:
     from gapless.core.node import Node
 
+DEBUGGING_REPLICA = -2
+"""Tools that look at one replica, a follower perhaps, ask by this number."""
 Results = list[tuple[FetchKey, FetchPartitionResult]]
 
 
@@ -96,15 +98,16 @@ def _read(node: Node, body: FetchRequest, wanted: list[tuple[FetchKey, FetchPart
     """Every partition's answer."""
     reading = _Reading(min(body.max_bytes, node.settings.get("fetch.max.bytes")))
     for key, asked in wanted:
-        result = _read_partition(node, key, asked, reading, body.isolation_level == 1)
+        result = _read_partition(node, key, asked, reading, body)
         reading.failed = reading.failed or result.error != 0
         reading.results.append((key, result))
     return reading
 
 
 def _read_partition(
-    node: Node, key: FetchKey, asked: FetchPartition, reading: _Reading, committed: bool
+    node: Node, key: FetchKey, asked: FetchPartition, reading: _Reading, body: FetchRequest
 ) -> FetchPartitionResult:
+    committed = body.isolation_level == 1
     name = _name(node, key)
     if name is None:
         missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if key.topic_id is None else ErrorCode.UNKNOWN_TOPIC_ID
@@ -113,7 +116,7 @@ def _read_partition(
     if partition is None:
         return FetchPartitionResult(asked.partition, node.absence(name, asked.partition))
     error = partition.leadership_error(asked.current_leader_epoch)
-    if error:
+    if error and body.replica_id != DEBUGGING_REPLICA:
         leader = (partition.leader, partition.leader_epoch)
         return FetchPartitionResult(asked.partition, error, current_leader=leader)
     agreement = agrees(partition, asked)

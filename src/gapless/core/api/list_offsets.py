@@ -29,6 +29,7 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
     -6,
 )
 NOT_FOUND = TimedOffset(-1, -1, -1)
+DEBUGGING_REPLICA = -2
 
 PartitionAsked = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
 PartitionAnswer = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
@@ -45,6 +46,8 @@ def list_offsets(node: Node, request: Request) -> ListOffsetsResponse:
     def answer(topic: str, asked: PartitionAsked) -> PartitionAnswer:
         if mentions[topic, asked.partition_index] > 1:
             return _result(asked.partition_index, ErrorCode.INVALID_REQUEST, NOT_FOUND)
+        if body.replica_id == DEBUGGING_REPLICA:
+            return _end_of_replica(node, topic, asked)
         return _answer(node, topic, asked, body.isolation_level == 1)
 
     return ListOffsetsResponse(
@@ -75,6 +78,18 @@ def _answer(node: Node, topic: str, asked: PartitionAsked, committed: bool) -> P
     except LogFailed as failure:
         partition.damage = str(failure)
         return _result(index, ErrorCode.KAFKA_STORAGE_ERROR, NOT_FOUND)
+
+
+def _end_of_replica(node: Node, topic: str, asked: PartitionAsked) -> PartitionAnswer:
+    """Where this replica's log ends, whoever leads: tools look at followers this way."""
+    index = asked.partition_index
+    partition = node.partitions.get((topic, index))
+    if partition is None:
+        return _result(index, node.absence(topic, index), NOT_FOUND)
+    if asked.timestamp != LATEST:
+        return _result(index, ErrorCode.INVALID_REQUEST, NOT_FOUND)
+    end = TimedOffset(-1, partition.log.end_offset, partition.leader_epoch)
+    return _result(index, ErrorCode.NONE, end)
 
 
 def _needs_the_end(timestamp_ms: int, found: TimedOffset) -> bool:

@@ -175,11 +175,18 @@ def _new_partition(node: Node, topic_id: UUID, index: int, replicas: Sequence[in
 
 
 def place_evenly(node: Node, first: int, count: int, factor: int) -> list[list[int]]:
-    """Replicas for `count` partitions on live brokers: leaders in turn, beginning at position `first`.
+    """Replicas for `count` partitions: leaders in turn, beginning at position `first`.
 
-    After each round the followers move on by one, so that one broker's death burdens all others.
+    After each round the followers move on by one, so that one broker's death burdens all others. A fenced
+    broker gets replicas only if the live ones do not suffice, as in Kafka: it copies when it is back.
     """
     brokers = [broker.node_id for broker in node.image.live_brokers()]
+    if brokers and factor > len(brokers):
+        fenced = [node_id for node_id in sorted(node.image.brokers) if node_id not in brokers]
+        missing = fenced[: factor - len(brokers)]
+        if len(missing) == factor - len(brokers):
+            placed = (_stripe(brokers, index, len(brokers)) for index in range(first, first + count))
+            return [[*live, *missing] for live in placed]
     if factor > len(brokers):
         raise TopicError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
