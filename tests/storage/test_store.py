@@ -13,6 +13,7 @@ import pytest
 
 from gapless.core.log import LogConfig, LogFailed
 from gapless.storage import DataDirInUse, DataDirUnusable, FileLogStore, formats
+from gapless.storage.file_store import Kept
 from tests.storage.helpers import (
     SMALL,
     TOPIC,
@@ -250,19 +251,20 @@ def test_many_clean_partitions_open_without_reading_their_data(tmp_path: Path) -
 
 
 def test_a_new_boot_may_have_lost_something_unless_the_stop_was_clean(tmp_path: Path) -> None:
-    def start(boot_id: str, *, stop_cleanly: bool) -> bool:
+    def start(boot_id: str, *, stop_cleanly: bool) -> Kept:
         store = FileLogStore(tmp_path)
-        keeps_all = store.note_boot(boot_id)
+        kept = store.note_boot(boot_id)
         if stop_cleanly:
             store.close_cleanly()
         else:
             store.close()
-        return keeps_all
+        return kept
 
-    assert not start("first", stop_cleanly=False)  # nobody knows who was here before
-    assert start("first", stop_cleanly=False)
-    assert not start("second", stop_cleanly=True)
-    assert start("third", stop_cleanly=False)
-    assert start("third", stop_cleanly=False)
-    assert not start("", stop_cleanly=False)  # a system that has no such id
-    assert not start("", stop_cleanly=False)
+    # A new folder: a broker that ran before under the same number has lost its disk.
+    assert start("first", stop_cleanly=False) == Kept(all=False, flushed=False)
+    assert start("first", stop_cleanly=False) == Kept(all=True, flushed=True)
+    assert start("second", stop_cleanly=True) == Kept(all=False, flushed=True)
+    assert start("third", stop_cleanly=False) == Kept(all=True, flushed=True)
+    assert start("third", stop_cleanly=False).all
+    assert not start("", stop_cleanly=False).all  # a system that has no such id
+    assert not start("", stop_cleanly=False).all

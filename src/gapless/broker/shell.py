@@ -46,7 +46,7 @@ from gapless.core.image import Image
 from gapless.core.log import LogFailed
 from gapless.core.node import Node
 from gapless.storage.file_log import FileLog
-from gapless.storage.file_store import CheckpointJob, FileLogStore
+from gapless.storage.file_store import CheckpointJob, FileLogStore, Kept
 from gapless.storage.trash import DeletionJob
 
 log = logging.getLogger("gapless.broker")
@@ -193,14 +193,14 @@ class Shell:
 
     # -------------------------------------------------------------------------------------- start and stop
 
-    async def start(self, host: str, port: int, *, keeps_all: bool, listen: Callable[[], None]) -> None:
+    async def start(self, host: str, port: int, *, kept: Kept, listen: Callable[[], None]) -> None:
         """Read the journal, recover the logs, take up leadership; returns when clients can be served.
 
         `listen` is called when others may learn of this broker: whoever connects must not be refused.
         """
         self.journal.read_all()
         self.deaths.look_at_all()  # before registering: what the dead led or upheld may be led here at once
-        self.step(Started(host, port, keeps_all))
+        self.step(Started(host, port, kept.all, kept.flushed))
         listen()
         self._report_problems()
         self.coordination.watch(self._loop, self._coordination_moved)

@@ -60,6 +60,8 @@ class Started:
     port: int
     keeps_all: bool = True
     """Whether nothing was lost since this broker last ran: it stopped cleanly, or the machine ran on."""
+    keeps_flushed: bool = True
+    """Whether at least what was flushed is there: not if the disk is a new one."""
 
 
 @dataclass(slots=True)

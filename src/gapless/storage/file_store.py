@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID, uuid4
 
 from gapless.core.log import LogConfig, LogFailed
@@ -68,6 +69,13 @@ class CheckpointJob:
     def run(self) -> None:
         """Write them durably, unless newer ones have been written. Raises `LogFailed`."""
         self.store.write_checkpoint_files(self)
+
+
+class Kept(NamedTuple):
+    """What a folder still holds of what a broker wrote to it: all, or at least what was flushed."""
+
+    all: bool
+    flushed: bool
 
 
 class FileLogStore:
@@ -152,18 +160,20 @@ class FileLogStore:
         with disk.reporting("write", f"{self.location}/{formats.META_FILE}"):
             disk.replace_file(self._folder, formats.META_FILE, formats.encode_meta(meta), self.disk)
 
-    def note_boot(self, boot_id: str) -> bool:
-        """Remember which run of the machine this is; whether all that was ever written here is still there.
+    def note_boot(self, boot_id: str) -> Kept:
+        """Remember which run of the machine this is; what of all that was ever written is still here.
 
         A process that dies leaves its writes to the page cache. Only the machine's end takes what was not
-        synced, and a new run of the machine has another id.
+        synced, and a new run of the machine has another id. A folder without any id is new: if a broker ran
+        before under this number, it has lost its disk.
         """
         path = f"{self.location}/{formats.BOOT_FILE}"
         with disk.reporting("write", path):
-            same = bool(boot_id) and disk.read_file(path) == boot_id.encode()
+            earlier = disk.read_file(path)
+            same = bool(boot_id) and earlier == boot_id.encode()
             if not same:
                 disk.replace_file(self._folder, formats.BOOT_FILE, boot_id.encode(), self.disk)
-        return same or self.clean_stop
+        return Kept(all=same or self.clean_stop, flushed=earlier is not None)
 
     def space(self) -> tuple[int, int]:
         """Total and usable bytes of the file system."""

@@ -150,6 +150,13 @@ def test_what_is_flushed_before_acknowledging_survives_a_power_cut() -> None:
     assert state(changed) == State(1, (1,), (2,))
 
 
+def test_a_broker_that_lost_its_disk_holds_nothing_flushed_or_not() -> None:
+    start = image(partition(1, (1,), (2,)))
+    arrival = Arrival(1, "h", 1, keeps_all=False, keeps_flushed=False)
+    changed = after(start, register(start, under(2, flush=True), arrival).records)
+    assert state(changed) == State(2, (2,))
+
+
 def test_a_broker_that_returns_first_leads_if_the_others_are_known_to_be_dead() -> None:
     """All brokers were killed; one starts, and learns of the others' deaths before it registers."""
     start = image(partition(2, (1, 2, 3)), controller=2)

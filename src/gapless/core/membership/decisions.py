@@ -40,6 +40,7 @@ class Arrival(NamedTuple):
     host: str
     port: int
     keeps_all: bool = True
+    keeps_flushed: bool = True
 
 
 def fence(image: Image, policies: Policies, gone: Collection[int]) -> Outcome:
@@ -89,7 +90,7 @@ def register(image: Image, policies: Policies, who: Arrival, dead: Collection[in
 
 def _entered(partition: PartitionChanged, who: Arrival, is_live: IsLive, policy: Policy) -> PartitionChanged:
     """A partition whose replica has just begun a new life, before somebody is elected."""
-    keeps = who.keeps_all or policy.flush_before_ack
+    keeps = who.keeps_all or (who.keeps_flushed and policy.flush_before_ack)
     others = tuple(node_id for node_id in partition.isr if node_id != who.node_id)
     stays = keeps and not any(map(is_live, others)) and who.node_id in partition.isr
     isr = partition.isr if stays else others

@@ -70,7 +70,7 @@ class Membership:
         self.pause = Pause(node, self.contact)
         self.departures = Departures(node)
         self._dead: dict[int, Death] = {}
-        self._address: tuple[str, int] | None = None
+        self._life: Arrival | None = None
         self._fenced_ms: int | None = None
         self._under_way: dict[str, None] = {}
         self._heartbeat: Timer | None = None
@@ -105,21 +105,17 @@ class Membership:
 
     def register(self, event: Started, then: Callable[[], None]) -> None:
         """Begin a life; what follows for the partitions enters the journal with it."""
-        self._address = event.host, event.port
+        self._life = Arrival(self._node.node_id, event.host, event.port, event.keeps_all, event.keeps_flushed)
 
         def cannot(reason: str) -> None:
             raise LogFailed(reason)
 
-        self._register(event.keeps_all, lambda _answer: then(), cannot)
+        self._register(self._life, lambda _answer: then(), cannot)
 
-    def _register(self, keeps_all: bool, done: Callable[[Any], None], failed: Callable[[str], None]) -> None:
-        if self._address is None:
-            return
+    def _register(self, arrival: Arrival, done: Callable[[Any], None], failed: Callable[[str], None]) -> None:
         node = self._node
-        host, port = self._address
 
         def decide() -> Decision:
-            arrival = Arrival(node.node_id, host, port, keeps_all)
             dead = [node_id for node_id in self.contact.others() if self._is_dead(node_id)]
             return self._decision(register(node.image, self.policy, arrival, dead))
 
@@ -132,8 +128,9 @@ class Membership:
             self._fenced_ms = node.now_ms
             node.tell(f"broker {node.node_id} was taken for dead or hung: it registers anew", is_problem=True)
             self.contact.ask_all()
-        if self._hears_enough_to_return(self._fenced_ms):
-            self._once("registration", lambda done, failed: self._register(True, done, failed))
+        if self._life is not None and self._hears_enough_to_return(self._fenced_ms):
+            unbroken = self._life._replace(keeps_all=True)  # whatever was lost was lost before this life
+            self._once("registration", lambda done, failed: self._register(unbroken, done, failed))
 
     def _hears_enough_to_return(self, since_ms: int) -> bool:
         """It must hear most of the others, and the controller: who does not hear it would fence it again."""
