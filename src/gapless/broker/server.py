@@ -129,8 +129,8 @@ async def _serve_node(
     asked, at_once = _listen_for_signals(loop, options.lifeline)
     loop.set_exception_handler(_stop_on_bug(shell))
     host, port = address
-    keeps_all = shell.store.note_boot(os.environ.get("GAPLESS_BOOT_ID") or boot_id())
-    start = shell.start(host, port, keeps_all=keeps_all, listen=lambda: listener.listen(BACKLOG))
+    kept = shell.store.note_boot(os.environ.get("GAPLESS_BOOT_ID") or boot_id())
+    start = shell.start(host, port, kept=kept, listen=lambda: listener.listen(BACKLOG))
     await _first_of(asked.wait(), start)
     if not shell.node.serving:
         return  # told to stop before it began
