@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -18,6 +19,11 @@ from gapless.jars import jar_paths
 from gapless.java import find_java
 
 Require = Callable[[str], None]
+
+# A shell that runs tests in the background has SIGINT ignored, which every child would inherit: then none of
+# them could be interrupted, and some tests do just that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _why_not_kcat() -> str | None:

@@ -57,6 +57,8 @@ def run_confluent(kind: str, bootstrap: str, group: str, topic: str, instance: s
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "fetch.wait.max.ms": 50,
+        # Its default is 10 s: a member that waits that long for the broker to be back loses its session.
+        "reconnect.backoff.max.ms": 500,
         "partition.assignment.strategy": STRATEGIES[kind],
     } | ({} if instance is None else {"group.instance.id": instance})
     consumer = Consumer(settings)
