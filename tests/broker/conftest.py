@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from gapless.testing.zookeeper import ZooKeeper
 from tests.broker.process import Broker
+from tests.conftest import Require
 
 BrokerMaker = Callable[..., Broker]
 
@@ -18,6 +20,20 @@ def broker() -> Iterator[Broker]:
     """A broker that the tests of a file share."""
     with Broker() as shared:
         yield shared
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(require: Require) -> Iterator[ZooKeeper]:
+    require("zookeeper")
+    with ZooKeeper() as server:
+        yield server
+
+
+@pytest.fixture
+def zookeeper(zookeeper_server: ZooKeeper) -> ZooKeeper:
+    """One server for all tests; each has a path of its own there."""
+    zookeeper_server.start()  # a test that failed may have left it dead
+    return zookeeper_server
 
 
 @pytest.fixture

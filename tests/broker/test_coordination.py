@@ -37,18 +37,10 @@ from gapless.core.records import (
     TopicDeleted,
 )
 from gapless.testing.zookeeper import ZooKeeper
-from tests.conftest import Require
 
 ID = UUID(int=7, version=4)
 SESSION_TIMEOUT_S = 1.0
 Join = Callable[[int], Coordination]
-
-
-@pytest.fixture(scope="module")
-def zookeeper(require: Require) -> Iterator[ZooKeeper]:
-    require("zookeeper")
-    with ZooKeeper() as server:
-        yield server
 
 
 @pytest.fixture(params=["sqlite", "zookeeper"])

@@ -53,6 +53,7 @@ from gapless.broker.coordination.port import (
     NodeIdInUse,
 )
 from gapless.core.records import MetadataRecord
+from gapless.errors import UsageError
 
 log = logging.getLogger("gapless.broker")
 
@@ -77,11 +78,11 @@ T = TypeVar("T")
 
 
 def parse_url(url: str) -> tuple[str, str]:
-    """`zookeeper://host:port,host:port/path` as hosts and path, or `CannotCoordinate`."""
+    """`zookeeper://host:port,host:port/path` as hosts and path, or `UsageError`."""
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     if parts.scheme != SCHEME or not parts.netloc or not path or "//" in path:
-        raise CannotCoordinate(
+        raise UsageError(
             f"{url} names no place for a cluster: write zookeeper://HOST[:PORT][,HOST[:PORT]...]/PATH"
         )
     hosts = []
@@ -90,7 +91,7 @@ def parse_url(url: str) -> tuple[str, str]:
         if not separator or "]" in port:
             name, port = host, str(DEFAULT_PORT)
         if not name or not port.isdigit() or not 0 < int(port) < 65536:
-            raise CannotCoordinate(f"{url}: {host!r} is not HOST or HOST:PORT")
+            raise UsageError(f"{url}: {host!r} is not HOST or HOST:PORT")
         hosts.append(f"{name}:{port}")
     return ",".join(hosts), path
 
