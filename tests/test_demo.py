@@ -119,7 +119,7 @@ def test_every_record_is_accounted_for_through_a_crash(require: Callable[[str], 
         assert result[place]["records"] == 50_000
         assert result[place]["examples"] == {}
     assert result["clean"] is True
-    assert "killed the broker (SIGKILL)" in ran.stderr
+    assert "a leader (SIGKILL)" in ran.stderr
     assert gone_soon(mark) == []
 
 
@@ -139,7 +139,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(
         env=environment,
     ) as demo:
         assert demo.stderr is not None
-        assert "broker ready" in demo.stderr.readline()
+        assert "brokers ready" in demo.stderr.readline()
         assert "starting Spark" in demo.stderr.readline()
         demo.send_signal(number)
         out, err = demo.communicate(timeout=60)

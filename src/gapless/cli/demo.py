@@ -20,13 +20,15 @@ from gapless.cli.output import note, say, say_json, say_table, styled
 from gapless.cli.progress import Screen
 from gapless.errors import ExitCode, GaplessError, UsageError
 from gapless.pipeline import require_spark
-from gapless.testing.broker import EmbeddedBroker
+from gapless.testing.cluster import Cluster
 
 if TYPE_CHECKING:
     from gapless.demo.scenario import Result
     from gapless.demo.verdict import Account
 
 app = new_app()
+
+BROKERS = 3
 
 EXAMPLES = examples(
     "gapless demo",
@@ -41,15 +43,15 @@ def demo(
     data: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Keep broker, table and logs in this new folder.", show_default=False
+            metavar="DIR", help="Keep brokers, table and logs in this new folder.", show_default=False
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Send a million records, kill the broker in the middle, and account for every one of them.
+    """Send a million records, kill a leader in the middle, and account for every one of them.
 
-    Starts a broker, and a Spark job that carries a topic into a Parquet table.
-    Sends numbered records; kills the broker (SIGKILL) at half, starts it again.
+    Starts three brokers, and a Spark job that carries a topic into a Parquet table.
+    Sends numbered records; kills a leader (SIGKILL) at half, starts it again.
     Compares what was acknowledged with the topic and the table, one by one.
     The exit code is 1 if a record was lost, doubled or reordered.
     """
@@ -58,9 +60,9 @@ def demo(
 
     _end_like_ctrl_c_on(signal.SIGTERM)
     with _folder(data) as folder:
-        broker = EmbeddedBroker(folder / "broker", log_file=folder / "broker.log")
-        with kafka_errors("the demo cannot go on"), broker, Screen() as screen:
-            result = run_demo(Plan(folder, records), broker, screen)
+        cluster = Cluster(BROKERS, proxy=False, folder=folder / "cluster")
+        with kafka_errors("the demo cannot go on"), cluster, Screen() as screen:
+            result = run_demo(Plan(folder, records), cluster, screen)
         _show(result, as_json)
         if not result.clean:
             raise NotClean
@@ -140,5 +142,5 @@ def _verdict(result: Result) -> str:
         crash = (
             f"{result.outage.acknowledged_before:,} acknowledgements, down for {result.outage.down_s:.1f} s"
         )
-        lines.append(f"The broker was killed after {crash}; all this took {result.seconds:.0f} s.")
+        lines.append(f"A leader was killed after {crash}; all this took {result.seconds:.0f} s.")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The order of events: broker, topic, Spark, a million records, SIGKILL in the middle, restart, account."""
+"""The order of events: brokers, topic, Spark, a million records, SIGKILL in the middle, restart, account."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-
-from confluent_kafka.admin import AdminClient, NewTopic
+from typing import Protocol
 
 from gapless.demo.carrier import Carrier
 from gapless.demo.numbered import ROWS_FILE
 from gapless.demo.reader import end_offsets, new_consumer, read_all
 from gapless.demo.sender import Sender
 from gapless.demo.verdict import Account, Columns, account
-from gapless.testing.quiet import quiet_logger
 
 TOPIC = "numbers"
 OUTAGE_S = 1.0
@@ -25,15 +22,17 @@ SPARK_START_TIMEOUT_S = 180.0
 CATCH_UP_TIMEOUT_S = 600.0
 
 
-class Broker(Protocol):
-    """What can be killed and comes back at the same address with the same data."""
+class Brokers(Protocol):
+    """A cluster whose brokers can be killed, and come back at the same address with the same data."""
+
+    bootstrap: str
 
     @property
-    def bootstrap(self) -> str: ...
-    @property
-    def pid(self) -> int: ...
-    def start(self) -> None: ...
-    def kill(self) -> None: ...
+    def brokers(self) -> list[int]: ...
+    def create_topic(self, name: str, partitions: int) -> None: ...
+    def leader(self, topic: str, partition: int) -> int: ...
+    def kill(self, broker: int, /) -> None: ...
+    def restart(self, broker: int) -> None: ...
 
 
 class Watcher(Protocol):
@@ -58,7 +57,7 @@ class Plan:
 class Outage:
     """The crash, as it happened."""
 
-    pid: int
+    broker: int
     acknowledged_before: int
     waiting: int
     down_s: float
@@ -82,20 +81,20 @@ class Result:
         return self.topic.clean and self.table.clean and not self.failures
 
 
-def run_demo(plan: Plan, broker: Broker, watcher: Watcher) -> Result:
-    """Play the demo on a broker that is up, in a folder that exists."""
+def run_demo(plan: Plan, cluster: Brokers, watcher: Watcher) -> Result:
+    """Play the demo on a cluster that is up, in a folder that exists."""
     started_s = time.monotonic()
-    watcher.line(f"broker ready at {broker.bootstrap} (process {broker.pid})")
-    _create_topic(broker.bootstrap, plan.partitions)
+    watcher.line(f"{len(cluster.brokers)} brokers ready at {cluster.bootstrap}")
+    cluster.create_topic(TOPIC, plan.partitions)
     watcher.line(
-        f"topic '{TOPIC}' with {plan.partitions} partitions; starting Spark, which takes some seconds"
+        f"topic '{TOPIC}': {plan.partitions} partitions on each of them; starting Spark takes some seconds"
     )
-    with Carrier(broker.bootstrap, TOPIC, plan.folder, _records_per_batch(plan)) as carrier:
+    with Carrier(cluster.bootstrap, TOPIC, plan.folder, _records_per_batch(plan)) as carrier:
         with watcher.busy("Spark starts"):
             carrier.wait_for("running", SPARK_START_TIMEOUT_S)
         watcher.line(f"Spark carries the topic into {plan.folder / 'table'}")
-        sender, outage = _send_through_a_crash(plan, broker, watcher, carrier)
-        seen = _wait_and_read_back(plan, broker, watcher, carrier)
+        sender, outage = _send_through_a_crash(plan, cluster, watcher, carrier)
+        seen = _wait_and_read_back(plan, cluster, watcher, carrier)
         restarts = carrier.restarts
     receipts = Columns.of(sender.receipts)
     return Result(
@@ -115,17 +114,11 @@ def _records_per_batch(plan: Plan) -> int:
     return max(10_000, plan.records // 6 + 100)  # Spark rounds down by partition: leave no crumbs
 
 
-def _create_topic(bootstrap: str, partitions: int) -> None:
-    settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "logger": quiet_logger()}
-    admin = AdminClient(settings)
-    admin.create_topics([NewTopic(TOPIC, partitions, 1)])[TOPIC].result()
-
-
 def _send_through_a_crash(
-    plan: Plan, broker: Broker, watcher: Watcher, carrier: Carrier
+    plan: Plan, cluster: Brokers, watcher: Watcher, carrier: Carrier
 ) -> tuple[Sender, Outage | None]:
-    """Send everything; at half the broker is killed, and comes back while sending goes on."""
-    sender = Sender(broker.bootstrap, TOPIC, plan.records, plan.size_bytes)
+    """Send everything; at half a leader is killed, and comes back while sending goes on."""
+    sender = Sender(cluster.bootstrap, TOPIC, plan.records, plan.size_bytes)
     show_sent = watcher.bar("acknowledged", plan.records)
     show_carried = watcher.bar("in the table", plan.records)
     crash: Future[Outage] | None = None
@@ -136,7 +129,7 @@ def _send_through_a_crash(
             show_sent(acknowledged)
             show_carried(carrier.carried)
             if crash is None and acknowledged >= plan.records // 2:
-                crash = aside.submit(_crash, broker, sender, watcher)
+                crash = aside.submit(_crash, cluster, sender, watcher)
             elif crash is not None and crash.done():
                 crash.result()  # a broker that did not come back ends the demo now, not by a timeout
 
@@ -145,24 +138,25 @@ def _send_through_a_crash(
         return sender, crash.result() if crash is not None else None
 
 
-def _crash(broker: Broker, sender: Sender, watcher: Watcher) -> Outage:
-    pid = broker.pid
-    broker.kill()
+def _crash(cluster: Brokers, sender: Sender, watcher: Watcher) -> Outage:
+    leader = cluster.leader(TOPIC, 0)
+    cluster.kill(leader)
     killed_s = time.monotonic()
     acknowledged, waiting = len(sender.receipts), sender.waiting
     watcher.line(
-        f"killed the broker (SIGKILL) after {acknowledged:,} acknowledgements, {waiting:,} in flight"
+        f"killed broker {leader}, a leader (SIGKILL), after {acknowledged:,} acknowledgements, "
+        f"{waiting:,} in flight"
     )
     time.sleep(OUTAGE_S)
-    broker.start()
+    cluster.restart(leader)
     down_s = time.monotonic() - killed_s
-    watcher.line(f"broker restarted on its port and data, down for {down_s:.1f} s")
-    return Outage(pid, acknowledged, waiting, down_s)
+    watcher.line(f"broker {leader} restarted on its port and data, down for {down_s:.1f} s")
+    return Outage(leader, acknowledged, waiting, down_s)
 
 
-def _wait_and_read_back(plan: Plan, broker: Broker, watcher: Watcher, carrier: Carrier) -> Columns:
+def _wait_and_read_back(plan: Plan, cluster: Brokers, watcher: Watcher, carrier: Carrier) -> Columns:
     """Let the table catch up, and read the topic meanwhile."""
-    consumer = new_consumer(broker.bootstrap)
+    consumer = new_consumer(cluster.bootstrap)
     try:
         ends = end_offsets(consumer, TOPIC)
         carrier.stop_at(ends)

@@ -99,6 +99,7 @@ class Cluster:
     """Some brokers. `settings` are those of each, under Kafka's names, on top of the defaults of a cluster.
 
     With `proxy=False` clients and brokers talk to each other directly: then there are no network faults.
+    What is written goes to `folder` and stays there; without one, to a folder that is removed in the end.
     """
 
     def __init__(
@@ -107,9 +108,12 @@ class Cluster:
         *,
         settings: Mapping[str, str] | None = None,
         proxy: bool = True,
+        folder: Path | None = None,
     ) -> None:
         numbers = range(1, brokers + 1)
-        self._folder = Path(tempfile.mkdtemp(prefix="gapless-cluster-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="gapless-cluster-")) if folder is None else folder
+        self._keeps_folder = folder is not None
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._replicas = min(3, brokers)
         self._proxy = FaultProxy(numbers) if proxy else None
         self._isolated: set[int] = set()
@@ -159,13 +163,14 @@ class Cluster:
         )
 
     def close(self) -> None:
-        """End everything, and remove all that was written."""
+        """End everything, and remove all that was written, unless it has a folder of its own."""
         for member in self._members.values():
             member.kill()
             member.close()
         if self._proxy is not None:
             self._proxy.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if not self._keeps_folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def repair(self) -> None:
         """Undo all faults: a healed network, everybody resumed and running."""
