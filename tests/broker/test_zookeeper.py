@@ -183,12 +183,41 @@ def test_who_has_hung_for_too_long_has_lost_its_session_and_writes_nothing(place
         assert one.read(0) == (0, [])
 
 
+ELSEWHERE = """
+import sys
+from gapless.broker.coordination import owner
+from gapless.broker.coordination.zookeeper import ZooKeeperCoordination
+owner._machine = lambda: "another machine"
+ZooKeeperCoordination(sys.argv[1], 1.0).claim(2)
+print("there", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_process_of_another_machine_is_dead_when_its_session_has_ended(place: str) -> None:
+    command = [sys.executable, "-c", ELSEWHERE, place]
+    with (
+        meeting(place, 1) as one,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        process.kill()
+        process.wait()
+        one.read(0)
+        assert not one.is_dead(2), "who could know that from here?"
+        with meeting(place, 2):  # waits for the end of the session
+            one.read(0)
+            assert not one.is_dead(2)
+        wait_until(lambda: one.is_dead(2), "its end is seen")
+
+
 # ------------------------------------------------------------------------------------------ a user's mistakes
 
 
 def test_a_zookeeper_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, require: Require) -> None:
     require("zookeeper")
-    monkeypatch.setattr("gapless.broker.coordination.zookeeper.CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("gapless.broker.coordination.zookeeper_session.CONNECT_TIMEOUT_S", 0.2)
     with (
         pytest.raises(CannotCoordinate, match=r"no ZooKeeper answers at 127\.0\.0\.1:1 "),
         meeting("zookeeper://127.0.0.1:1/x"),
@@ -209,7 +238,7 @@ def test_a_path_that_must_not_be_written_is_named(place: str, zookeeper: ZooKeep
 @pytest.mark.parametrize("url", ["zookeeper://h", "zookeeper:///p", "zk://h/p", "zookeeper://h:x/p"])
 def test_what_is_no_address_is_refused(url: str, require: Require) -> None:
     require("zookeeper")
-    from gapless.broker.coordination.zookeeper import parse_url
+    from gapless.broker.coordination.zookeeper_session import parse_url
 
     with pytest.raises(UsageError, match=url):
         parse_url(url)

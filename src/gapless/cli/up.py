@@ -80,7 +80,7 @@ def _coordination(arguments: argparse.Namespace) -> str | None:
         raise UsageError("a cluster that agrees through ZooKeeper is joined with: --join zookeeper://...")
     if url is not None:
         try:
-            from gapless.broker.coordination.zookeeper import parse_url
+            from gapless.broker.coordination.zookeeper_session import parse_url
         except ModuleNotFoundError as missing:
             raise UsageError(
                 f"{url} needs the package kazoo: run: pip install 'gapless[zookeeper]'"

@@ -5,6 +5,7 @@ Another machine's process is never judged here: only the end of its session says
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -56,6 +57,7 @@ class Owner(NamedTuple):
         return state == "Z" or started not in ("", self.started)
 
 
+@functools.cache
 def _machine() -> str:
     """Containers of one machine have its boot id, but process ids of their own."""
     boot = boot_id()
