@@ -111,7 +111,6 @@ class Job(Runner):
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             isolation_level="read_committed",
-            session_timeout_ms=6000,
             **self._consumer_settings,
         )
         writing = client(

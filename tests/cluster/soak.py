@@ -12,11 +12,13 @@ alone; what it meets does not, so a failure shows all that happened.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 from gapless.testing import Cluster
@@ -75,12 +77,12 @@ VERBS = (
 )
 
 
-def schedule(seed: int) -> Iterator[Fault]:
+def schedule(seed: int, verbs: Sequence[str] = VERBS) -> Iterator[Fault]:
     """Faults without end, the same for the same seed."""
     chance = Random(seed)
     while True:
         broker, other = chance.sample(range(1, BROKERS + 1), 2)
-        verb = chance.choice(VERBS)
+        verb = chance.choice(verbs)
         # What is written to the page cache of two brokers that lose power together may be lost (D1).
         whole = verb == "power_cut" or chance.random() < 0.6
         yield Fault(verb, broker, other, chance.uniform(0.2, 3.5), chance.randint(1, 5), whole)
@@ -108,8 +110,18 @@ def apply(cluster: Cluster, fault: Fault) -> None:
 class Soak:
     """One run. `say` gets a line for each fault."""
 
-    def __init__(self, seed: int, minutes: float, say: Callable[[str], object] = print) -> None:
+    def __init__(
+        self,
+        seed: int,
+        minutes: float,
+        say: Callable[[str], object] = print,
+        *,
+        verbs: Sequence[str] = VERBS,
+        keep: Path | None = None,
+    ) -> None:
         self._seed = seed
+        self._verbs = verbs
+        self._keep = keep
         self._minutes = minutes
         self._say = say
         self._history: list[str] = []
@@ -129,6 +141,9 @@ class Soak:
                     for number in cluster.brokers
                 )
                 history = "\n".join(self._history)
+                if self._keep is not None:
+                    cluster.kill(*cluster.brokers)
+                    shutil.copytree(cluster._folder, self._keep, ignore=shutil.ignore_patterns("*.sock"))
                 raise Failed(f"seed {self._seed}\n{history}\n{error}\n{logs}") from error
 
     def _note(self, text: str) -> None:
@@ -141,7 +156,7 @@ class Soak:
             cluster.create_topic(topic, PARTITIONS)
         cluster.create_topic("flushed", PARTITIONS, config={"flush.messages": "1"})
         writers = [Writer(cluster, "in", PARTITIONS), Writer(cluster, "flushed", PARTITIONS, pause_s=0.02)]
-        job = Job(cluster, "in", "out")
+        job = Job(cluster, "in", "out", session_timeout_ms=6000)
         readers = {
             "in": Reader(cluster, "in", PARTITIONS),
             "out": Reader(cluster, "out", PARTITIONS, isolation_level="read_committed"),
@@ -158,7 +173,7 @@ class Soak:
         self._finish(cluster, writers, job, readers)
 
     def _break_things(self, cluster: Cluster, writers: list[Writer], job: Job) -> None:
-        faults = schedule(self._seed)
+        faults = schedule(self._seed, self._verbs)
         while time.monotonic() - self._began < self._minutes * 60:
             fault = next(faults)
             self._note(str(fault))
@@ -240,10 +255,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Random faults against a cluster under load.")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--verbs", default=",".join(VERBS), help="faults to choose from, between commas")
+    parser.add_argument("--keep", type=Path, help="where to leave the brokers' folders after a failure")
     chosen = parser.parse_args()
     print(f"seed {chosen.seed}, {chosen.minutes:g} minutes", flush=True)
     try:
-        Soak(chosen.seed, chosen.minutes, lambda line: print(line, flush=True)).run()
+        Soak(
+            chosen.seed,
+            chosen.minutes,
+            lambda line: print(line, flush=True),
+            verbs=chosen.verbs.split(","),
+            keep=chosen.keep,
+        ).run()
     except Failed as failure:
         print(f"FAILED: {failure}", file=sys.stderr)
         return 1

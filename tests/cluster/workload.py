@@ -134,26 +134,29 @@ def end_of(cluster: Cluster, topic: str, partition: int) -> int:
 
 def read_back(cluster: Cluster, topic: str, partitions: int = 1, **settings: Any) -> list[Record]:
     """All that consumers can read, partition by partition."""
+    ends = {index: end_of(cluster, topic, index) for index in range(partitions)}
+    open_partitions = {index for index, end in ends.items() if end > 0}
     found: list[Record] = []
-    for index in range(partitions):
-        end = end_of(cluster, topic, index)
-        consumer = Consumer(
-            {
-                "enable.partition.eof": True,
-                **client(cluster, group_id="readers", enable_auto_commit=False, **settings),
-            }
-        )
-        consumer.assign([TopicPartition(topic, index, 0)])
-        deadline = time.monotonic() + PATIENCE_S
-        while consumer.position([TopicPartition(topic, index)])[0].offset < end:
-            assert time.monotonic() < deadline, (
-                f"{topic}-{index} could not be read up to {end}\n{cluster.logs()}"
-            )
-            message = consumer.poll(0.2)
-            if message is not None and message.error() is None:
+    consumer = Consumer(
+        {
+            "enable.partition.eof": True,
+            **client(cluster, group_id="readers", enable_auto_commit=False, **settings),
+        }
+    )
+    consumer.assign([TopicPartition(topic, index, 0) for index in sorted(open_partitions)])
+    deadline = time.monotonic() + PATIENCE_S
+    while open_partitions:
+        late = f"{topic} could not be read up to {ends}, but {len(found)} records\n{cluster.logs()}"
+        assert time.monotonic() < deadline, late
+        for message in consumer.consume(1000, 0.1):
+            error, partition = message.error(), message.partition()
+            if error is None:
                 found.append(place_of(message))
-        consumer.close()
-    return found
+            elif error.code() == KafkaError._PARTITION_EOF and partition is not None:
+                if (message.offset() or 0) >= ends[partition]:
+                    open_partitions.discard(partition)
+    consumer.close()
+    return sorted(found, key=lambda record: record.partition)  # a stable sort: offsets stay as they came
 
 
 def compare(acknowledged: Iterable[Record], found: Iterable[Record]) -> None:
