@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gapless.core.producers import MAX_PRODUCERS, SEQUENCE_MAX, Producers
+from gapless.core.producers import MAX_HELD_BACK, MAX_PRODUCERS, SEQUENCE_MAX, Producers, RefusedBatch
+from gapless.wire.batch import BatchHeader, parse_header
 from gapless.wire.errors import ErrorCode
 from tests.core.harness import World, batch
 
@@ -120,3 +121,51 @@ def test_what_producers_cost_is_bounded() -> None:
         producers.record(header._replace(producer_id=producer_id))
     assert len(producers) == MAX_PRODUCERS
     assert ME[0] not in dict(producers)
+
+
+@pytest.mark.parametrize("reason", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS])
+def test_what_was_sent_right_behind_a_refused_batch_does_not_overtake_it(
+    world: World, reason: ErrorCode
+) -> None:
+    """C5: out of order is what a client would take for a reason to number all anew, and store some twice."""
+    world.produce("t", batch(b"0", producer=ME, sequence=0))
+    partition = world.partition("t")
+    whole = partition.leader, partition.config
+    if reason is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        partition.leader = 99  # the producer knows of a new leader before that one does
+    else:
+        partition.isr = ()
+    assert world.produce("t", batch(b"1", producer=ME, sequence=1)).error == reason
+    partition.leader, partition.isr = whole[0], (whole[0],)
+    assert world.produce("t", batch(b"2", producer=ME, sequence=2)).error == reason
+    assert world.produce("t", batch(b"0", producer=ME, sequence=0)).base_offset == 0  # again; nothing new
+    assert world.produce("t", batch(b"1", producer=ME, sequence=1)).base_offset == 1
+    assert world.produce("t", batch(b"2", producer=ME, sequence=2)).base_offset == 2
+    gap = world.produce("t", batch(b"4", producer=ME, sequence=4))
+    assert gap.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_refused_batch_holds_back_neither_a_new_epoch_nor_what_follows_it_elsewhere() -> None:
+    producers = Producers()
+    producers.hold_back(header(sequence=5), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    with pytest.raises(RefusedBatch) as refused:
+        producers.check(header(sequence=7))
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    producers.record(header(sequence=5))  # another broker led meanwhile and took it
+    producers.record(header(sequence=6))
+    assert producers.check(header(sequence=7)) is None
+    producers.hold_back(header(sequence=7), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert producers.check(header(sequence=0, epoch=1)) is None
+
+
+def test_what_refused_batches_cost_is_bounded() -> None:
+    producers = Producers()
+    for number in range(MAX_HELD_BACK + 10):
+        producers.hold_back(header(producer_id=number), ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert producers.check(header(producer_id=0, sequence=3)) is None
+    with pytest.raises(RefusedBatch):
+        producers.check(header(producer_id=MAX_HELD_BACK, sequence=3))
+
+
+def header(producer_id: int = 4000, epoch: int = 0, sequence: int = 0) -> BatchHeader:
+    return parse_header(memoryview(batch(b"x", producer=(producer_id, epoch), sequence=sequence)), 0)

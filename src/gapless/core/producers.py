@@ -24,6 +24,8 @@ MAX_PRODUCERS = 100_000
 """Producers remembered per partition; past it the one silent for longest is forgotten, so that a client
 which asks for ever new producer ids cannot fill the broker's memory. One with an open transaction stays:
 their number is bounded by that of transactional ids."""
+MAX_HELD_BACK = 1000
+"""Producers remembered per partition because a batch of theirs was refused for a time."""
 SEQUENCE_MAX = 2**31 - 1
 NOT_SILENT = -1
 
@@ -44,6 +46,14 @@ class AppendedBatch(NamedTuple):
     first_offset: int
     last_offset: int
     timestamp_ms: int
+
+
+class HeldBack(NamedTuple):
+    """The first batch of a producer that was refused for a reason that passes."""
+
+    epoch: int
+    sequence: int
+    code: ErrorCode
 
 
 class Producer:
@@ -87,7 +97,7 @@ class EndedTransaction(NamedTuple):
 class Producers:
     """All producers of one partition, the one that wrote last at the end."""
 
-    __slots__ = ("_by_id", "_unsettled", "open_transactions")
+    __slots__ = ("_by_id", "_held_back", "_unsettled", "open_transactions")
 
     def __init__(self) -> None:
         self._by_id: dict[int, Producer] = {}
@@ -95,6 +105,7 @@ class Producers:
         """By producer, the first offset of each transaction that no marker has ended; in ascending order."""
         self._unsettled: deque[EndedTransaction] = deque()
         """Transactions whose marker may still be above the high watermark."""
+        self._held_back: dict[int, HeldBack] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -107,6 +118,8 @@ class Producers:
     def check(self, batch: BatchHeader) -> AppendedBatch | None:
         """The earlier append if `batch` is a duplicate, None if it may be appended; raises `RefusedBatch`."""
         producer = self._by_id.get(batch.producer_id)
+        if self._held_back:
+            self._check_overtaking(batch, producer)
         if producer is None:
             # Nothing is known, perhaps because retention took all of it: any sequence may begin (KIP-360).
             return None
@@ -116,6 +129,39 @@ class Producers:
         if batch.base_sequence != 0:
             raise self._out_of_order(batch, "a new epoch begins with 0")
         return None
+
+    def hold_back(self, batch: BatchHeader, code: ErrorCode) -> None:
+        """A batch was refused for a reason that passes: what was sent right behind it must not overtake it.
+
+        That would be out of order, of which librdkafka concludes that it has to number all anew, with what may
+        be stored elsewhere: it would be stored twice. Refused like the first, all of them come again in order.
+        """
+        if batch.producer_id < 0 or batch.base_sequence == NO_SEQUENCE:
+            return
+        known = self._held_back.get(batch.producer_id)
+        if known is not None and known.epoch == batch.producer_epoch:
+            if _distance(known.sequence, batch.base_sequence) >= 0:
+                return
+        self._held_back[batch.producer_id] = HeldBack(batch.producer_epoch, batch.base_sequence, code)
+        if len(self._held_back) > MAX_HELD_BACK:
+            del self._held_back[next(iter(self._held_back))]
+
+    def _check_overtaking(self, batch: BatchHeader, producer: Producer | None) -> None:
+        first = self._held_back.get(batch.producer_id)
+        if first is None:
+            return
+        if first.epoch == batch.producer_epoch:
+            is_stored = (
+                producer is not None
+                and producer.epoch == first.epoch
+                and _distance(first.sequence, producer.last_sequence) >= 0
+            )
+            if not is_stored and _distance(first.sequence, batch.base_sequence) > 0:
+                raise RefusedBatch(
+                    first.code,
+                    f"sequence {first.sequence} of producer {batch.producer_id} was refused and must come first",
+                )
+        del self._held_back[batch.producer_id]
 
     def check_epoch(self, batch: BatchHeader) -> None:
         """All that is asked of a batch that a coordinator wrote for a producer: there are no sequences."""
@@ -292,6 +338,12 @@ class Producers:
                 began.append((entry.txn_first_offset, entry.producer_id))
             self._by_id[entry.producer_id] = producer
         self.open_transactions = {producer_id: first_offset for first_offset, producer_id in sorted(began)}
+
+
+def _distance(before: int, after: int) -> int:
+    """How far one sequence number is behind another; they wrap around."""
+    ahead = (after - before) & SEQUENCE_MAX
+    return ahead if ahead <= SEQUENCE_MAX // 2 else ahead - SEQUENCE_MAX - 1
 
 
 def _entry(producer_id: int, producer: Producer) -> ProducerEntry:

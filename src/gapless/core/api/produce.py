@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 
 BROKER_ADDS_FROM = 12
+PASSING = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS)
+"""Reasons to refuse a batch that may be gone when the next one arrives on the same connection."""
 
 
 class _Unsettled:
@@ -200,6 +202,8 @@ def _append(node: Node, work: _Work, topic: str, part: ProducePartition) -> Prod
             part.payload, work.acks, node.now_ms, work.version, work.opening, admission
         )
     except RefusedBatch as refusal:
+        if refusal.code in PASSING and part.payload is not None and len(part.payload) >= HEADER_SIZE:
+            partition.producers.hold_back(parse_header(part.payload, 0), refusal.code)
         leader = None
         if refusal.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             leader = (partition.leader, partition.leader_epoch)
