@@ -10,7 +10,7 @@ CHECKED := $(wildcard src tests tools benchmarks)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test bench lint format lock clean
+.PHONY: help setup demo test soak bench lint format lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,10 @@ demo: $(VENV)/.installed jars/spark/.verified ## the whole way of a record: brok
 
 test: setup lint ## everything that CI runs: lint, types, tests
 	$(BIN)/python -m pytest
+
+SEED ?= $(shell date +%s)
+soak: $(VENV)/.installed ## ten minutes of random faults against three brokers (SEED=n repeats a run)
+	$(BIN)/python -m tests.cluster.soak --seed $(SEED) --minutes 10
 
 bench: setup ## this broker and Apache Kafka in the same run
 	$(BIN)/python -m benchmarks

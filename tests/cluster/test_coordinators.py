@@ -31,7 +31,7 @@ def coordinator(cluster: Cluster, topic: str, name: str) -> int:
 def test_d5_a_transactional_job_survives_the_death_of_its_coordinators(
     gapless_cluster: Cluster, protocol: str
 ) -> None:
-    """Killed one after the other: who coordinates the group, then who coordinates transactions, then a stop."""
+    """Killed: who coordinates the group, then who coordinates transactions; and that one is restarted."""
     source, target, name = f"{protocol}-in", f"{protocol}-out", f"{protocol}-job"
     for topic in (source, target):
         gapless_cluster.create_topic(topic, PARTITIONS)

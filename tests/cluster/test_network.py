@@ -1,4 +1,4 @@
-"""The network fails: who is cut off acknowledges nothing that can be lost, and readers see only what stays."""
+"""The network fails: who is cut off acknowledges nothing that can be lost; readers see only what stays."""
 
 from __future__ import annotations
 
@@ -78,5 +78,5 @@ def test_b3_slow_networks_and_lost_answers_cost_and_double_nothing(gapless_clust
         gapless_cluster.lose_acks(3)
         gapless_cluster.slow(gapless_cluster.leader("slow"), 30)
         writer.wait_for_more(100)
-        until(gapless_cluster, lambda: gapless_cluster.acks_lost == lost + 3, "answers are lost")
+        until(gapless_cluster, lambda: gapless_cluster.acks_lost > lost, "answers are lost")
     check(gapless_cluster, writer)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -97,7 +98,7 @@ class Writer:
         return {
             partition: max(
                 1000 * (after - before)
-                for before, after in zip(times, times[1:], strict=False)
+                for before, after in pairwise(times)
                 if after >= since and before <= until
             )
             for partition, times in sorted(self._acknowledged_at.items())
@@ -152,9 +153,10 @@ def read_back(cluster: Cluster, topic: str, partitions: int = 1, **settings: Any
             error, partition = message.error(), message.partition()
             if error is None:
                 found.append(place_of(message))
-            elif error.code() == KafkaError._PARTITION_EOF and partition is not None:
-                if (message.offset() or 0) >= ends[partition]:
-                    open_partitions.discard(partition)
+            elif error.code() != KafkaError._PARTITION_EOF or partition is None:
+                continue
+            elif (message.offset() or 0) >= ends[partition]:
+                open_partitions.discard(partition)
     consumer.close()
     return sorted(found, key=lambda record: record.partition)  # a stable sort: offsets stay as they came
 
@@ -184,7 +186,7 @@ def differences(acknowledged: Iterable[Record], found: Iterable[Record]) -> list
         elif (record.partition, record.key, record.value) not in there:
             problems.append(f"lost: {record} was acknowledged, and is nowhere")
     for partition, numbers in sorted(values.items()):
-        for before, after in zip(numbers, numbers[1:], strict=False):
+        for before, after in pairwise(numbers):
             if after <= before:
                 word = "doubled" if after in numbers[: numbers.index(before) + 1] else "out of order"
                 problems.append(f"{word}: {after} comes after {before} in partition {partition}")
