@@ -242,9 +242,13 @@ class Partition:
         """What must not change here until a batch is appended that the coordinator is asked about."""
         return Admission(self.leader_epoch, self.producers.marker_offset(producer_id), begins_at_zero)
 
-    def admits(self, producer_id: int, admission: Admission) -> bool:
-        """Whether an admission still counts."""
-        return admission == self.admission(producer_id, begins_at_zero=admission.begins_at_zero)
+    def admission_error(self, producer_id: int, admission: Admission) -> ErrorCode:
+        """Whether an admission still counts; if not, what has changed meanwhile."""
+        if admission.leader_epoch != self.leader_epoch:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER  # ask again: others may have ended the transaction
+        if admission.marker_offset != self.producers.marker_offset(producer_id):
+            return ErrorCode.INVALID_TXN_STATE
+        return ErrorCode.NONE
 
     def _check_writable(self, acks: int = -1) -> None:
         if not self.is_leader:
@@ -294,8 +298,8 @@ class Partition:
             raise RefusedBatch(ErrorCode.INVALID_RECORD, "a transactional batch has no producer id")
         if admission is None:
             raise RefusedBatch(ErrorCode.INVALID_TXN_STATE, "no transaction of this producer is open here")
-        if not self.admits(producer_id, admission):
-            raise RefusedBatch(ErrorCode.INVALID_TXN_STATE, "the transaction ended meanwhile")
+        if error := self.admission_error(producer_id, admission):
+            raise RefusedBatch(error, "the transaction ended, or the leader changed, while it was looked up")
         if admission.begins_at_zero and batch.base_sequence > 0 and not self.producers.is_known(producer_id):
             raise RefusedBatch(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

@@ -133,15 +133,18 @@ class Producers:
     def hold_back(self, batch: BatchHeader, code: ErrorCode) -> None:
         """A batch was refused for a reason that passes: what was sent right behind it must not overtake it.
 
-        That would be out of order, of which librdkafka concludes that it has to number all anew, with what may
-        be stored elsewhere: it would be stored twice. Refused like the first, all of them come again in order.
+        That would be out of order, of which librdkafka concludes that it has to number everything anew, also
+        what may be stored already, and stores it twice. Refused like the first, they come again in order.
         """
         if batch.producer_id < 0 or batch.base_sequence == NO_SEQUENCE:
             return
         known = self._held_back.get(batch.producer_id)
-        if known is not None and known.epoch == batch.producer_epoch:
-            if _distance(known.sequence, batch.base_sequence) >= 0:
-                return
+        if (
+            known is not None
+            and known.epoch == batch.producer_epoch
+            and _distance(known.sequence, batch.base_sequence) >= 0
+        ):
+            return
         self._held_back[batch.producer_id] = HeldBack(batch.producer_epoch, batch.base_sequence, code)
         if len(self._held_back) > MAX_HELD_BACK:
             del self._held_back[next(iter(self._held_back))]
@@ -159,7 +162,7 @@ class Producers:
             if not is_stored and _distance(first.sequence, batch.base_sequence) > 0:
                 raise RefusedBatch(
                     first.code,
-                    f"sequence {first.sequence} of producer {batch.producer_id} was refused and must come first",
+                    f"sequence {first.sequence} of producer {batch.producer_id} was refused: it comes first",
                 )
         del self._held_back[batch.producer_id]
 

@@ -165,3 +165,14 @@ def test_old_clients_are_told_to_try_again_in_a_way_they_know(world: World) -> N
     assert transactor.send_offset(1) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     world.advance(0)
     assert transactor.send_offset(1) == 0
+
+
+def test_an_answer_that_outlives_a_leadership_is_asked_for_again_and_ends_no_producer() -> None:
+    """A new epoch of the leader says nothing about the transaction: the client tries again."""
+    world = World()
+    world.create_topic("t")
+    partition = world.partition("t")
+    admission = partition.admission(7, begins_at_zero=False)
+    assert partition.admission_error(7, admission) is ErrorCode.NONE
+    partition.leader_epoch += 1
+    assert partition.admission_error(7, admission) is ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -82,9 +82,9 @@ class _OffsetCommit:
         admission = partition.admission(self._body.producer_id, begins_at_zero=False)
 
         def joined(errors: dict[Any, ErrorCode]) -> None:
-            error = errors[partition.name]
-            if not error and not partition.admits(self._body.producer_id, admission):
-                error = ErrorCode.INVALID_TXN_STATE
+            error = errors[partition.name] or partition.admission_error(self._body.producer_id, admission)
+            if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                error = ErrorCode.NOT_COORDINATOR
             if error:
                 self._node.reply(self._request, self._failed(offsets_error(error, self._version)))
             else:
