@@ -107,6 +107,14 @@ def test_fetches_of_another_epoch_or_life_are_fenced() -> None:
     assert replica_fetch(world, 1, 2).error == 0
 
 
+def test_strangers_that_call_themselves_replicas_leave_nothing_behind() -> None:
+    world = cluster()
+    before = len(world.node(1).replicas.leading._sessions)
+    for number in range(100, 200):
+        assert replica_fetch(world, 1, number).error == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert len(world.node(1).replicas.leading._sessions) == before
+
+
 def test_a_life_that_the_journal_does_not_know_is_not_let_in() -> None:
     """Mistake 6 (KIP-903)."""
     world = cluster()

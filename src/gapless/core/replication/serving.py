@@ -117,7 +117,9 @@ class Leading:
             session_id = 0
             while session_id == 0 and body.session_epoch == INITIAL_EPOCH:
                 session_id = self._node.randomness.getrandbits(31)
-            session = self._sessions[body.replica_id] = ReplicaSession(body.replica_id, session_id)
+            session = ReplicaSession(body.replica_id, session_id)
+            if body.replica_id in self._node.image.brokers:  # not for any number that a stranger makes up
+                self._sessions[body.replica_id] = session
             return session
         if session is None or session.session_id != body.session_id:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
