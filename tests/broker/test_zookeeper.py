@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,8 +23,9 @@ from gapless.core.records import ConfigSet, MetadataRecord, ProducerIdsReserved,
 from gapless.errors import UsageError
 from gapless.testing.zookeeper import ZooKeeper
 from tests.broker.cluster import Member, Members
-from tests.broker.process import Broker, wait_until
+from tests.broker.process import Broker, up, wait_until
 from tests.broker.test_cluster_failover import SETTINGS, Writer, create, new_leader, read_all
+from tests.broker.test_cluster_processes import sees, supervised
 from tests.conftest import Require
 
 SESSION_TIMEOUT_S = 1.0
@@ -282,6 +284,43 @@ def cluster(place: str, tmp_path: Path) -> Iterator[FarMembers]:
             held.callback(member.close)
         members.start_all()
         yield members
+
+
+def test_brokers_are_watched_over_brought_back_and_joined(place: str, tmp_path: Path) -> None:
+    with supervised(tmp_path, "--brokers", "2", "--coordination", place) as cluster:
+        os.kill(cluster.children()[1], signal.SIGKILL)
+        wait_until(lambda: "bring it back with: gapless" in cluster.said(), "it is reported", cluster.said)
+        revival = cluster.said().partition("bring it back with: gapless ")[2].splitlines()[0].split()
+        new = ["up", "--join", place, "--data", str(tmp_path / "another"), "--port", "0"]
+        commands = [[sys.executable, "-m", "gapless", *arguments] for arguments in (revival, new)]
+        with contextlib.ExitStack() as started:
+            for command in commands:
+                process = started.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+                started.callback(process.terminate)
+                assert process.stdout is not None
+                assert process.stdout.readline().startswith("ready: ")
+            for address in cluster.addresses:
+                wait_until(partial(sees, address, 1, 2, 3), "all are there", cluster.said)
+        assert (tmp_path / "another" / "broker-3").is_dir()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--coordination", "zookeeper://h/p", "--join", "zookeeper://h/p"),
+        ("--coordination", "zookeeper://h/p", "--join", "folder"),
+        ("--coordination", "http://h/p"),
+        ("--join", "zookeeper://h"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    tmp_path: Path, options: tuple[str, ...], require: Require
+) -> None:
+    require("zookeeper")
+    result = up("--port", "0", "--data", tmp_path / "data", *options)
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_killed_leader_costs_nothing_and_its_number_is_free_at_once(cluster: FarMembers) -> None:

@@ -21,9 +21,10 @@ examples:
 brokers of several machines agree through ZooKeeper (pip install 'gapless[zookeeper]'), each with a folder
 of its own for its logs:
   gapless up --coordination zookeeper://zk1:2181,zk2:2181/gapless --host 0.0.0.0 --advertise db1
-  gapless up --join zookeeper://zk1:2181,zk2:2181/gapless --host 0.0.0.0 --advertise db2
-a broker that ZooKeeper has not heard from for 6 s ends, because others take its place; start it again. While
-ZooKeeper itself is away, brokers serve on, but no new leader can be elected.
+  gapless up --join zookeeper://zk1:2181,zk2:2181/gapless --node-id 2 --host 0.0.0.0 --advertise db2
+give all of them the same --config, for three brokers with default.replication.factor=3 and
+min.insync.replicas=2. A broker that ZooKeeper has not heard from for 6 s ends, because others take its
+place: start it again. While ZooKeeper itself is away, brokers serve on, but no new leader can be elected.
 
 stop it with Ctrl-C or SIGTERM. Kafka clients of any language connect to the address that is printed.
 """
@@ -53,7 +54,7 @@ def main(argv: list[str]) -> int:
         ready_file=arguments.ready_file,
         metrics_port=arguments.metrics_port,
         settings=settings,
-        cluster_size=arguments.cluster_size if arguments.join is not None else 1,
+        cluster_size=arguments.cluster_size if arguments.join or coordination else 1,
     )
     if arguments.brokers > 1:
         from gapless.broker import supervisor
