@@ -158,6 +158,20 @@ def test_a_refused_batch_holds_back_neither_a_new_epoch_nor_what_follows_it_else
     assert producers.check(header(sequence=0, epoch=1)) is None
 
 
+def test_a_new_leader_waits_a_while_for_what_the_one_before_has_refused() -> None:
+    """C5: librdkafka sends the next batch to a new leader before it sends the refused one again."""
+    producers = Producers()
+    producers.record(header(sequence=4))
+    with pytest.raises(RefusedBatch) as early:
+        producers.check(header(sequence=6), settled=False)
+    assert early.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert producers.check(header(sequence=5), settled=False) is None
+    assert producers.check(header(sequence=4), settled=False) is not None
+    with pytest.raises(RefusedBatch) as late:
+        producers.check(header(sequence=6))
+    assert late.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
 def test_what_refused_batches_cost_is_bounded() -> None:
     producers = Producers()
     for number in range(MAX_HELD_BACK + 10):

@@ -18,7 +18,7 @@ from gapless.core.configs import TopicConfig
 from gapless.core.contract import InvariantViolated, TopicPartition
 from gapless.core.log import AbortedTransaction, Log, LogConfig, LogFailed, LogSlice
 from gapless.core.marker_reader import MarkerReader
-from gapless.core.producers import Producers, RefusedBatch
+from gapless.core.producers import SETTLING_MS, Producers, RefusedBatch
 from gapless.core.records import PartitionChanged
 from gapless.core.replication.followers import Followers
 from gapless.core.retention import first_kept
@@ -83,6 +83,7 @@ class Partition:
         self.leader_epoch = -1
         self.epoch_start = 0
         """Where the log ended when this broker began to lead in this epoch."""
+        self.settled_at_ms = 0
         self.replicas: tuple[int, ...] = ()
         self.isr: tuple[int, ...] = ()
         self.followers: Followers | None = None
@@ -140,6 +141,8 @@ class Partition:
         self.isr = change.isr
         if renewed:
             self.epoch_start = self.log.end_offset
+            if change.leader_epoch > 0 and len(change.replicas) > 1:
+                self.settled_at_ms = now_ms + SETTLING_MS
         if not self.is_leader or change.replicas == (self.node_id,):
             self.followers = None
         else:
@@ -208,7 +211,7 @@ class Partition:
             raise RefusedBatch(error.code, str(error)) from error
         self._check_limits(batch, now_ms)
         if batch.producer_id >= 0:
-            earlier = self.producers.check(batch)
+            earlier = self.producers.check(batch, settled=now_ms >= self.settled_at_ms)
             if earlier is not None:
                 append_time_ms = earlier.timestamp_ms if self.config.log_append_time else -1
                 return Appended(earlier.first_offset, earlier.last_offset + 1, append_time_ms)

@@ -26,6 +26,8 @@ which asks for ever new producer ids cannot fill the broker's memory. One with a
 their number is bounded by that of transactional ids."""
 MAX_HELD_BACK = 1000
 """Producers remembered per partition because a batch of theirs was refused for a time."""
+SETTLING_MS = 1000
+"""How long a new leader takes a gap for a batch that is still on its way."""
 SEQUENCE_MAX = 2**31 - 1
 NOT_SILENT = -1
 
@@ -115,8 +117,17 @@ class Producers:
 
     # ------------------------------------------------------------------------------------------ checking
 
-    def check(self, batch: BatchHeader) -> AppendedBatch | None:
-        """The earlier append if `batch` is a duplicate, None if it may be appended; raises `RefusedBatch`."""
+    def check(self, batch: BatchHeader, *, settled: bool = True) -> AppendedBatch | None:
+        """The earlier append if `batch` is a duplicate, None if it may be appended; raises `RefusedBatch`.
+
+        Not `settled` is a leader that is so new that producers may not yet have heard all that the one before
+        has refused: librdkafka sends what comes next here already, and what was refused right after it.
+        """
+        if not settled and self._is_ahead(batch):
+            raise RefusedBatch(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"the leader is new, and what precedes sequence {batch.base_sequence} may be on its way",
+            )
         producer = self._by_id.get(batch.producer_id)
         if self._held_back:
             self._check_overtaking(batch, producer)
@@ -129,6 +140,14 @@ class Producers:
         if batch.base_sequence != 0:
             raise self._out_of_order(batch, "a new epoch begins with 0")
         return None
+
+    def _is_ahead(self, batch: BatchHeader) -> bool:
+        """Whether batches are missing between what is stored of this producer and this one."""
+        producer = self._by_id.get(batch.producer_id)
+        if producer is None:
+            return batch.base_sequence > 0
+        same = batch.producer_epoch == producer.epoch
+        return same and _distance(producer.last_sequence, batch.base_sequence) > 1
 
     def hold_back(self, batch: BatchHeader, code: ErrorCode) -> None:
         """A batch was refused for a reason that passes: what was sent right behind it must not overtake it.
