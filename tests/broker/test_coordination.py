@@ -37,9 +37,10 @@ from gapless.core.records import (
     TopicDeleted,
 )
 from gapless.testing.zookeeper import ZooKeeper
+from tests.broker.raw import PATIENCE_S
 
 ID = UUID(int=7, version=4)
-SESSION_TIMEOUT_S = 1.0
+SESSION_TIMEOUT_S = 10.0
 Join = Callable[[int], Coordination]
 
 
@@ -238,16 +239,19 @@ def test_a_killed_process_is_dead_at_once_and_a_hung_one_is_not(place: str, join
 # --------------------------------------------------------------------------------------------------- nudges
 
 
-def test_a_change_and_an_end_are_seen_by_others_at_once(place: str, join: Join) -> None:
+def test_a_change_and_an_end_are_seen_by_others_at_once(
+    place: str, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def watch() -> None:
         one, two = join(1), meet(place, 2)
+        monkeypatch.setattr(f"{type(one).__module__}.POLL_S", 1000.0)  # the slow look would see it, too
         nudges = asyncio.Event()
         loop = asyncio.get_running_loop()
         one.watch(loop, nudges.set)
         two.watch(loop, lambda: None)
 
         async def until(condition: Callable[[], bool]) -> None:
-            async with asyncio.timeout(0.5):  # the slow look at everything comes later
+            async with asyncio.timeout(PATIENCE_S):
                 nudges.clear()
                 while not condition():
                     await nudges.wait()

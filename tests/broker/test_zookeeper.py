@@ -28,7 +28,7 @@ from tests.broker.test_cluster_failover import SETTINGS, Writer, create, new_lea
 from tests.broker.test_cluster_processes import sees, supervised
 from tests.conftest import Require
 
-SESSION_TIMEOUT_S = 1.0
+SESSION_TIMEOUT_S = 10.0
 
 
 @pytest.fixture
@@ -37,11 +37,11 @@ def place(zookeeper: ZooKeeper) -> str:
 
 
 @contextlib.contextmanager
-def meeting(place: str, node_id: int | None = None, timeout_s: float = SESSION_TIMEOUT_S) -> Iterator[Any]:
+def meeting(place: str, node_id: int | None = None) -> Iterator[Any]:
     """Access to a place; with a session if there is a number."""
     from gapless.broker.coordination.zookeeper import ZooKeeperCoordination
 
-    with contextlib.closing(ZooKeeperCoordination(place, timeout_s)) as coordination:
+    with contextlib.closing(ZooKeeperCoordination(place, SESSION_TIMEOUT_S)) as coordination:
         if node_id is not None:
             coordination.claim(node_id)
         yield coordination
@@ -107,7 +107,7 @@ def test_each_change_is_written_once_though_zookeeper_dies_in_between(
 ) -> None:
     """Whether a write has happened that was not answered is found out, not guessed."""
     changes = 300
-    with meeting(place, 1, timeout_s=30.0) as one:
+    with meeting(place, 1) as one:
 
         def write() -> None:
             for version in range(changes):
@@ -153,7 +153,7 @@ LIVE = """
 import sys
 from gapless.broker.coordination.zookeeper import ZooKeeperCoordination
 from gapless.broker.coordination.port import JournalFailed
-coordination = ZooKeeperCoordination(sys.argv[1], 1.0)
+coordination = ZooKeeperCoordination(sys.argv[1], 2.0)
 coordination.claim(2)
 print("there", flush=True)
 sys.stdin.readline()
@@ -190,7 +190,7 @@ import sys
 from gapless.broker.coordination import owner
 from gapless.broker.coordination.zookeeper import ZooKeeperCoordination
 owner._machine = lambda: "another machine"
-ZooKeeperCoordination(sys.argv[1], 1.0).claim(2)
+ZooKeeperCoordination(sys.argv[1], 2.0).claim(2)
 print("there", flush=True)
 sys.stdin.readline()
 """
