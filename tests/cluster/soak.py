@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -182,18 +183,15 @@ class Soak:
             self._note(str(fault))
             apply(cluster, fault)
             cluster.repair()
-            repaired = time.monotonic()
+            times = [time.monotonic()]
             for writer in writers:
                 writer.wait_for_more(5, BACK_WITHIN_S)
-            done = job.committed
-            cluster.wait_for(
-                lambda done=done: job.committed > done or job.failure is not None,  # type: ignore[misc]
-                "the job goes on",
-                timeout_s=BACK_WITHIN_S,
-                details=lambda: f"{job.committed} commits, {job.restarts[-3:]}",
-            )
+            times.append(time.monotonic())
+            self._wait_for_job(cluster, job)
+            times.append(time.monotonic())
             if fault.then_whole:
                 self._whole(cluster)
+            times.append(time.monotonic())
             if job.failure is not None:
                 raise job.failure
             refused = [each for writer in writers for each in writer.refused]
@@ -202,7 +200,18 @@ class Soak:
             self.faults += 1
             began_anew = "".join(f"; the job began anew: {why}" for why in job.restarts[self.restarts :])
             self.restarts = len(job.restarts)
-            self._note(f"  back after {time.monotonic() - repaired:.1f} s{began_anew}")
+            took = [after - before for before, after in pairwise(times)]
+            parts = "writes {:.1f} s, the job {:.1f} s, all in sync {:.1f} s".format(*took)
+            self._note(f"  back: {parts}{began_anew}")
+
+    def _wait_for_job(self, cluster: Cluster, job: Job) -> None:
+        done = job.committed
+        cluster.wait_for(
+            lambda: job.committed > done or job.failure is not None,
+            "the job goes on",
+            timeout_s=BACK_WITHIN_S,
+            details=lambda: f"{job.committed} commits, it began anew: {job.restarts[-3:]}",
+        )
 
     def _whole(self, cluster: Cluster) -> None:
         for topic in ("in", "out", "flushed"):
