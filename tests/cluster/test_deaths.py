@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from gapless.testing import Cluster
@@ -99,6 +101,23 @@ def test_b4_d7_with_two_of_three_dead_writes_are_refused_until_one_returns(gaple
     with Writer(gapless_cluster, "two") as again:
         again.wait_for_more()
     assert set(writer.acknowledged + again.acknowledged) == set(read_back(gapless_cluster, "two"))
+
+
+def test_b4_acks_all_waits_for_the_whole_in_sync_set_and_not_only_for_the_floor(
+    gapless_cluster: Cluster,
+) -> None:
+    """B4, B5: two of three have it at once; it is acknowledged when the third has left the in-sync set."""
+    gapless_cluster.create_topic("whole", config={"min.insync.replicas": "2"})
+    assert refused_write(gapless_cluster, "whole", 10_000) is None
+    leader = gapless_cluster.leader("whole")
+    paused = next(each for each in EVERYBODY if each != leader)
+    gapless_cluster.pause(paused)
+    began = time.monotonic()
+    assert refused_write(gapless_cluster, "whole", 10_000) is None
+    took_s = time.monotonic() - began
+    print(f"B4: acknowledged after {took_s:.1f} s")
+    assert paused not in gapless_cluster.partition("whole").in_sync
+    assert took_s > 0.5
 
 
 def test_b4_a_floor_of_one_acknowledges_what_only_the_leader_has(gapless_cluster: Cluster) -> None:
