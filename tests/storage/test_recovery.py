@@ -190,7 +190,9 @@ def test_recovery_checks_only_what_lies_above_the_recovery_point(store: FileLogS
         assert again.flushed_offset == 2000
 
 
-@pytest.mark.parametrize("garbage", [b"\xff" * 300, b"\x00" * 300, b"\x7f" * 7], ids=["ones", "zeros", "short"])
+@pytest.mark.parametrize(
+    "garbage", [b"\xff" * 300, b"\x00" * 300, b"\x7f" * 7], ids=["ones", "zeros", "short"]
+)
 def test_garbage_right_behind_the_recovery_point_is_cut_and_no_reason_to_refuse(
     store: FileLogStore, tmp_path: Path, garbage: bytes
 ) -> None:
