@@ -26,8 +26,8 @@ which asks for ever new producer ids cannot fill the broker's memory. One with a
 their number is bounded by that of transactional ids."""
 MAX_HELD_BACK = 1000
 """Producers remembered per partition because a batch of theirs was refused for a time."""
-SETTLING_MS = 1000
-"""How long a new leader takes a gap for a batch that is still on its way."""
+SETTLING_MS = 65_000
+"""How long a new leader takes a gap for a batch that is still on its way: clients wait 60 s for a hung one."""
 SEQUENCE_MAX = 2**31 - 1
 NOT_SILENT = -1
 
