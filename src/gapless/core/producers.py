@@ -27,7 +27,7 @@ their number is bounded by that of transactional ids."""
 MAX_HELD_BACK = 1000
 """Producers remembered per partition because a batch of theirs was refused for a time."""
 SETTLING_MS = 65_000
-"""How long a new leader takes a gap for batches on their way: clients wait 60 s for an answer of a hung one."""
+"""How long a new leader takes a gap for batches on their way: clients wait 60 s for a hung broker."""
 SEQUENCE_MAX = 2**31 - 1
 NOT_SILENT = -1
 
