@@ -194,7 +194,7 @@ def test_recovery_checks_only_what_lies_above_the_recovery_point(store: FileLogS
     "garbage", [b"\xff" * 300, b"\x00" * 300, b"\x7f" * 7], ids=["ones", "zeros", "short"]
 )
 def test_garbage_right_behind_the_recovery_point_is_cut_and_no_reason_to_refuse(
-    store: FileLogStore, tmp_path: Path, garbage: bytes
+    store: FileLogStore, tmp_path: Path, garbage: bytes, without_epochs: bool
 ) -> None:
     """What a power cut leaves when all was flushed (by a clean stop) and then more was written."""
     log = open_log(store, BIG)
@@ -204,6 +204,8 @@ def test_garbage_right_behind_the_recovery_point_is_cut_and_no_reason_to_refuse(
     crashed = crashed_copy(store, tmp_path / "crashed")
     with (crashed / f"{TOPIC}-0" / f"{0:020d}.log").open("ab") as file:
         file.write(garbage)
+    if without_epochs:
+        (crashed / f"{TOPIC}-0" / "leader-epoch-checkpoint").write_bytes(b"garbage")
     with reopened(crashed, BIG) as (_, again):
         assert again.end_offset == again.flushed_offset == 20
         assert again.recovery.truncated_bytes == len(garbage)

@@ -344,6 +344,8 @@ class Loader:
                     if header.base_offset >= point:
                         break
                     epochs.begin(header.leader_epoch, header.base_offset)
+                    if header.next_offset >= point:
+                        break  # what follows may be garbage, and no header to look at
         return epochs.entries
 
     def _snapshots(self, files: dict[str, int], end: int) -> list[int]:
