@@ -190,6 +190,7 @@ def test_recovery_checks_only_what_lies_above_the_recovery_point(store: FileLogS
         assert again.flushed_offset == 2000
 
 
+@pytest.mark.parametrize("without_epochs", [False, True])
 @pytest.mark.parametrize(
     "garbage", [b"\xff" * 300, b"\x00" * 300, b"\x7f" * 7], ids=["ones", "zeros", "short"]
 )
