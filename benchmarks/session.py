@@ -93,9 +93,16 @@ class Session:
             time.sleep(0.05)
 
     def leader_of(self, topic: str) -> BrokerMetadata:
-        """Who leads partition 0."""
-        found = self._admin().list_topics(topic, timeout=_TOPIC_TIMEOUT_S)
-        return found.brokers[found.topics[topic].partitions[0].leader]
+        """Who leads partition 0; a broker that has just come back may not know the topic yet."""
+        admin, deadline = self._admin(), time.monotonic() + _TOPIC_TIMEOUT_S
+        while True:
+            found = admin.list_topics(topic, timeout=_TOPIC_TIMEOUT_S)
+            partition = found.topics[topic].partitions.get(0)
+            if partition is not None and partition.leader in found.brokers:
+                return found.brokers[partition.leader]
+            if time.monotonic() > deadline:
+                raise BenchmarkFailed(f"nobody leads {topic} after {_TOPIC_TIMEOUT_S:.0f} s")
+            time.sleep(0.05)
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
