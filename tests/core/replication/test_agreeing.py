@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from gapless.core.contract import TopicPartition
 from gapless.core.log import CleaningPlan
+from gapless.wire.apis import ApiKey
+from gapless.wire.batch import parse_header, stamp
 from gapless.wire.errors import ErrorCode
+from gapless.wire.fetch import FetchPartitionResult, FetchResponse, FetchTopicResult
+from gapless.wire.fetch_peer import FetchedRecords
 from gapless.wire.records import build_batch
 from tests.core.cluster_harness import ClusterWorld
 from tests.core.harness import batch
@@ -105,6 +112,37 @@ def test_fetches_of_another_epoch_or_life_are_fenced() -> None:
     earlier_life = world.node(1).image.brokers[2].epoch - 1
     assert replica_fetch(world, 1, 2, replica_epoch=earlier_life).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert replica_fetch(world, 1, 2).error == 0
+
+
+def test_an_answer_from_before_a_partition_was_named_anew_does_not_count() -> None:
+    """Mistake 3 (KIP-320): it would be taken for the answer under the new epoch."""
+    world = cluster(2)
+    world.produce(1, "t", batch(b"a"), acks=1)
+    world.run(10)
+    node, answers = world.node(2), list[Callable[[Any], None]]()
+    send = node.call
+
+    def hold(to: tuple[int, int, int], body: Any, timeout_ms: int, then: Callable[[Any], None]) -> None:
+        if to[1] == ApiKey.FETCH:
+            answers.append(then)
+        else:
+            send(to, body, timeout_ms, then)
+
+    node.call = hold  # type: ignore[method-assign]
+    world.produce(1, "t", batch(b"b"), acks=1)
+    world.run(10)
+    world.elect(1)
+    world.run(10)
+    assert len(answers) == 2, "one that waits, and one under the new epoch"
+    late = bytearray(batch(b"never committed"))
+    stamp(memoryview(late), parse_header(late, 0), 2, 0)
+    result = FetchPartitionResult(0, 0, 0, -1, 0)
+    result.records = FetchedRecords(memoryview(late))
+    topic = FetchTopicResult(None, world.assignment().topic_id, [result])
+    answers[0](FetchResponse(session_id=1, topics=[topic]))
+    assert world.values(2) == [b"a", b"b"]
+    answers[1](FetchResponse(session_id=1, topics=[topic]))
+    assert world.values(2) == [b"a", b"b", b"never committed"], "as an answer to the second it would count"
 
 
 def test_strangers_that_call_themselves_replicas_leave_nothing_behind() -> None:

@@ -3,7 +3,8 @@
 A partition is *ready* to be named when its own end, or the epoch under which it is followed, is new to the
 leader. At most two fetches are under way: one that waits at the leader for news, and one that names more
 partitions meanwhile and makes the first return. An answer counts only if the partition is still followed
-under the epoch, and from the offset, for which it was asked (KIP-320).
+under the epoch, and from the offset, for which it was asked (KIP-320): not if it answers a fetch from before
+the partition was named anew, for that answer is still to come.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class _Named(NamedTuple):
 
     leader_epoch: int
     offset: int
+    fetch: int
+    """The number of the fetch that named it."""
 
 
 class Fetcher:
@@ -62,8 +65,10 @@ class Fetcher:
         self._session_epoch = 0
         self._broker_epoch = -1
         self._under_way = 0
-        self._generation = 0
-        """Answers to what was asked in an earlier one do not count."""
+        self._fetches = 0
+        """How many have been sent: each has its number."""
+        self._first_of_session = 1
+        """Answers to earlier fetches than this do not count."""
         self._resting = False
 
     # ------------------------------------------------------------------------------- what is followed
@@ -124,6 +129,7 @@ class Fetcher:
             # What was named in an earlier life, before this broker registered anew, does not count for this.
             self._begin_anew()
             self._broker_epoch = broker_epoch
+        self._fetches += 1
         begins = self._session_id == 0
         if begins:
             self._forgotten.clear()
@@ -141,12 +147,12 @@ class Fetcher:
         )
         self._session_epoch = 1 if begins else self._session_epoch % (2**31 - 1) + 1
         self._under_way += 1
-        generation = self._generation
+        number = self._fetches
         node.call(
             (self._leader, int(ApiKey.FETCH), VERSION),
             request,
             request.max_wait_ms + PATIENCE_MS,
-            lambda message: self._answered(message, generation),
+            lambda message: self._answered(message, number),
         )
 
     def _wishes(self, max_bytes: int) -> list[FetchTopic]:
@@ -155,7 +161,7 @@ class Fetcher:
         for key in ready:
             partition = self._followed[key]
             log = partition.log
-            self._named[key] = _Named(partition.leader_epoch, log.end_offset)
+            self._named[key] = _Named(partition.leader_epoch, log.end_offset, self._fetches)
             wish = FetchPartition(
                 key.partition,
                 partition.leader_epoch,
@@ -181,7 +187,7 @@ class Fetcher:
 
     def _begin_anew(self) -> None:
         """Forget the session: everything will be named again."""
-        self._generation += 1
+        self._first_of_session = self._fetches + 1
         self._under_way = self._session_id = 0
         for key in self._named:
             if key in self._followed:
@@ -203,8 +209,8 @@ class Fetcher:
 
     # --------------------------------------------------------------------------------------- answers
 
-    def _answered(self, message: FetchResponse | None, generation: int) -> None:
-        if generation != self._generation:
+    def _answered(self, message: FetchResponse | None, number: int) -> None:
+        if number < self._first_of_session:
             return
         self._under_way -= 1
         if message is None or message.error:
@@ -215,14 +221,14 @@ class Fetcher:
             self._session_id = message.session_id
             for topic in message.topics:
                 for result in topic.partitions:
-                    self._take(ReplicaKey(topic.topic_id, result.partition), result)
+                    self._take(ReplicaKey(topic.topic_id, result.partition), result, number)
         self._go_on()
 
-    def _take(self, key: ReplicaKey, result: FetchPartitionResult) -> None:
+    def _take(self, key: ReplicaKey, result: FetchPartitionResult, number: int) -> None:
         partition, named = self._followed.get(key), self._named.get(key)
-        if partition is None or named is None or key in self._ready:
+        if partition is None or named is None or key in self._ready or number < named.fetch:
             return
-        if named != (partition.leader_epoch, partition.log.end_offset):
+        if (named.leader_epoch, named.offset) != (partition.leader_epoch, partition.log.end_offset):
             self._make_ready(key)
             return
         try:
