@@ -35,6 +35,7 @@ class SingleBrokers:
 
     def __init__(self, connection: Connection) -> None:
         settings = _translated(connection.properties)
+        connection.admin()  # whoever cannot be reached is told of as by every other command
         logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters is raised
         try:
             self.admin = KafkaAdminClient(

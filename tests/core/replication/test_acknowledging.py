@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from gapless.core.producers import SETTLING_MS
+from gapless.wire.apis import ApiKey
 from gapless.wire.errors import ErrorCode
+from gapless.wire.messages import ListOffsetsRequest
 from tests.core.harness import batch
 from tests.core.replication.scenes import cluster, ends, latest_offset, stall
 
@@ -203,3 +208,37 @@ def test_a_new_leader_does_not_tell_an_end_that_it_does_not_know() -> None:
     stall(world)
     world.run_until(lambda: latest_offset(world, 2).error_code == 0)
     assert latest_offset(world, 2).offset == 1
+
+
+def test_a_new_leader_takes_a_gap_for_a_batch_on_its_way_and_later_for_what_it_is() -> None:
+    """C5: librdkafka sends the next batch to a new leader before the one that the old leader refused."""
+    world = cluster()
+    world.produce(1, "t", batch(b"a", producer=(5, 0), sequence=0))
+    world.run(50)
+    world.elect(2)
+    world.run(20)
+    early = world.produce(2, "t", batch(b"c", producer=(5, 0), sequence=2))
+    assert early.partition.error == ErrorCode.NOT_ENOUGH_REPLICAS
+    world.run(SETTLING_MS)
+    late = world.produce(2, "t", batch(b"c", producer=(5, 0), sequence=2))
+    assert late.partition.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_tools_may_look_at_followers() -> None:
+    """D4: a debugging replica is told where any replica's log ends, and what it knows to be committed."""
+    world = cluster()
+    world.produce(1, "t", batch(b"a"))
+    world.run(600)
+    asked = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+        partition_index=0, current_leader_epoch=-1, timestamp=-1
+    )
+    topics = [ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[asked])]
+
+    def end(replica_id: int) -> Any:
+        body = ListOffsetsRequest(replica_id=replica_id, isolation_level=0, topics=topics)
+        return world.send(2, ApiKey.LIST_OFFSETS, 9, body).message.topics[0].partitions[0]
+
+    assert (end(-2).error_code, end(-2).offset) == (0, 1)
+    assert end(-1).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert world.consume(2, "t", 1, replica_id=-2, max_wait_ms=0).partition.high_watermark == 1
+    assert world.consume(2, "t", 1).partition.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
