@@ -144,6 +144,15 @@ def test_a_client_that_sends_a_byte_a_time_holds_no_more_than_it_sent() -> None:
     assert held_bytes < 1000 * 100 + SCRATCH_BYTES
 
 
+@pytest.mark.parametrize("arrived_bytes", [10, 300_000])
+def test_a_frame_that_is_given_up_holds_nothing(arrived_bytes: int) -> None:
+    reader = FrameReader(MAX_FRAME_BYTES)
+    assert feed(reader, framed(bytes(500_000))[:arrived_bytes]) == []
+    assert reader.held_bytes
+    reader.forget()
+    assert (reader.held_bytes, reader.buffered_bytes, reader.is_amid_frame) == (0, 0, False)
+
+
 def test_bytes_that_were_never_asked_for_are_a_mistake_of_the_caller() -> None:
     with pytest.raises(RuntimeError, match="get_buffer"):
         FrameReader(1000).received(1)

@@ -82,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending.clear()
         self._answers.clear()
         self._outgoing.clear()
+        self._reader.forget()  # at once, and not when this object's references are collected
         self.shell.disconnected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -259,5 +260,7 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """End the connection now; `connection_lost` follows."""
         self.closed = True
+        self._frames.clear()
+        self._reader.forget()
         if self._transport is not None:
             self._transport.abort()

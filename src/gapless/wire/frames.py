@@ -91,6 +91,12 @@ class FrameReader:
             if len(_free_scratch) < _MAX_FREE_SCRATCH:
                 _free_scratch.append(scratch)
 
+    def forget(self) -> None:
+        """Give up what has arrived of a frame that is not complete."""
+        self._leftover, self._assembly = b"", None
+        self._filled = self._frame_bytes = 0
+        self.is_amid_frame = False
+
     def _cut(self, scratch: bytearray, end: int) -> list[memoryview]:
         """Copy the complete frames out of the scratch block and keep what follows them."""
         frames = []
