@@ -29,10 +29,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": {"wire"},
     "storage": {"core.log", "wire"},
     "broker": {"core", "storage", "wire"},
-    "pipeline": {"jars", "java"},
+    "client": set(),
+    "pipeline": {"client.formats", "jars", "java"},
     "testing": {"jars", "java", "storage.power_cut", "wire"},
-    "demo": {"pipeline", "testing"},
-    "cli": {"demo", "pipeline", "testing", "wire", "java", "jars"},
+    "demo": {"client", "pipeline", "testing"},
+    "cli": {"client", "demo", "pipeline", "testing", "wire", "java", "jars"},
     "__main__": {"cli"},
 }
 # These know nothing of people and processes: not even the errors that are meant for them.

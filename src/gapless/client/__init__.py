@@ -1,0 +1,1 @@
+"""Producers that survive and consumers that act once, on any Kafka."""

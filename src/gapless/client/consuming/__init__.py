@@ -1,0 +1,1 @@
+"""From a partition to a handler, and the offset behind it."""

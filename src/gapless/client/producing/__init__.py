@@ -1,0 +1,1 @@
+"""From `Producer.send` to the cluster's acknowledgement."""

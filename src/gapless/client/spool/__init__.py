@@ -1,0 +1,1 @@
+"""Records on the local disk of a producer, until the cluster has them."""

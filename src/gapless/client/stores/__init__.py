@@ -1,0 +1,1 @@
+"""Where a consumer remembers what it has done."""
