@@ -96,3 +96,9 @@ def test_the_end_of_a_child_is_seen_and_its_output_kept(tmp_path: Path) -> None:
 def test_free_ports_are_all_different() -> None:
     ports = free_ports(50)
     assert len(set(ports)) == 50
+
+
+def test_no_outgoing_connection_can_take_a_free_port() -> None:
+    """A broker that is killed and started again needs the same port: a client's connection once had it."""
+    lowest, highest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert not [port for port in free_ports(50) if lowest <= port <= highest]

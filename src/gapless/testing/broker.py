@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from gapless.testing.processes import free_ports
 from gapless.testing.server import Server, ServerFailed
 
 
@@ -46,7 +47,7 @@ class EmbeddedBroker(Server):
         self._home = Path(tempfile.mkdtemp(prefix="gapless-broker-"))
         self.data_dir = data_dir if data_dir is not None else self._home / "data"
         self._log_file = log_file if log_file is not None else self._home / "broker.log"
-        self._port = port
+        self._port = port or free_ports(1)[0]
         self._config = dict(config or {})
         self._address: str | None = None
         self.environment: dict[str, str] = {}

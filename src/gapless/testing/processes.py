@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+_HOST = "127.0.0.1"
+_OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST_PORT = 10_000
+_ENOUGH_PORTS = 2_000
+_CHANCE = random.SystemRandom()  # processes with the same seed must not fight for the same ports
 
 
 class GuardedProcess:
@@ -77,9 +84,27 @@ class GuardedProcess:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 on which nobody listens at this moment, all different."""
+    """Ports of 127.0.0.1 on which nobody listens at this moment, all different.
+
+    They are none that the system gives to outgoing connections: a server that is down for a while would
+    otherwise come back to find that some client's connection has taken its port meanwhile.
+    """
+    candidates = _ports_of_servers()
     with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        found: list[int] = []
+        while len(found) < count:
+            attempt = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):  # taken: the next one
+                attempt.bind((_HOST, _CHANCE.choice(candidates)))
+                found.append(attempt.getsockname()[1])
+        return found
+
+
+def _ports_of_servers() -> Sequence[int]:
+    """What lies below or above the range of outgoing connections; if that leaves little, any port (0)."""
+    try:
+        first, last = map(int, _OUTGOING_PORTS.read_text().split())
+    except OSError:
+        return (0,)  # a system that does not say
+    widest = max(range(_LOWEST_PORT, first), range(last + 1, 1 << 16), key=len)
+    return widest if len(widest) >= _ENOUGH_PORTS else (0,)
