@@ -1,1 +1,33 @@
-"""Records on the local disk of a producer, until the cluster has them."""
+"""A producer's own disk: records lie there, in order and durable, until the cluster has them."""
+
+from __future__ import annotations
+
+from gapless.client.spool.errors import (
+    NotKept,
+    SpoolClosed,
+    SpoolDamaged,
+    SpoolError,
+    SpoolFailed,
+    SpoolFull,
+    SpoolInUse,
+    SpoolOfAnother,
+    SpoolRestored,
+)
+from gapless.client.spool.records import Spooled, Ticket
+from gapless.client.spool.spool import Spool, StreamKey
+
+__all__ = [
+    "NotKept",
+    "Spool",
+    "SpoolClosed",
+    "SpoolDamaged",
+    "SpoolError",
+    "SpoolFailed",
+    "SpoolFull",
+    "SpoolInUse",
+    "SpoolOfAnother",
+    "SpoolRestored",
+    "Spooled",
+    "StreamKey",
+    "Ticket",
+]
