@@ -1,0 +1,62 @@
+"""What a producer asks of a path to the cluster: take records in their order, and say what became of each.
+
+There are two: the direct path (`direct.py`: librdkafka's queue, a spool only to fall back on) and the
+transactional one (`transactional.py`: all through the spool). `Producer` chooses partitions and hands each
+record to one of them; the sender gives it the next sequence of its topic and partition, as calls come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from gapless.client.producing.receipts import Receipt
+from gapless.client.records import Headers
+from gapless.errors import GaplessError
+
+OnDelivery = Callable[[GaplessError | None, Receipt], None]
+"""Told once what became of a record: None when the cluster has it, else why not."""
+
+
+class Sender(Protocol):
+    """Thread-safe. What fails for good is kept in `failure`, and every later `send` raises it."""
+
+    @property
+    def incarnation(self) -> bytes:
+        """Of the identities that new records get."""
+        ...
+
+    @property
+    def failure(self) -> GaplessError | None:
+        """Why nothing can be sent any more, if so."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Records that were given up because the buffer was full, as the caller chose."""
+        ...
+
+    def start(self) -> None:
+        """Make what is needed and begin; raises what the user must know (Unreachable, SourceTakenOver)."""
+        ...
+
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> Receipt:
+        """Take a record. Raises, having taken nothing, if it cannot."""
+        ...
+
+    def flush(self, timeout_s: float | None) -> int:
+        """Wait until all that was taken before is settled; how many are not when time is up."""
+        ...
+
+    def close(self, timeout_s: float | None) -> int:
+        """Flush, seal, end; how many records are left unsent (with a spool: in it). Twice is harmless."""
+        ...

@@ -1,0 +1,191 @@
+"""Two clusters for the client library: three of our own brokers, and Apache Kafka, each behind a bad network.
+
+`kafka` runs a test on both. Every test finds the cluster whole. `apache` alone, or `embedded` alone, where
+a fault exists in one of them only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer as BareConsumer
+from confluent_kafka import TopicPartition as BareTopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gapless.client.records import Record
+from gapless.testing.apache_kafka import ApacheKafka
+from gapless.testing.cluster import Cluster
+from gapless.testing.proxy import FaultProxy
+from gapless.testing.quiet import quiet_logger
+
+PATIENCE_S = 30.0
+_numbers = itertools.count()
+
+# librdkafka says on stderr what we provoke; our own clients say it to this logger.
+logging.getLogger("gapless.client.librdkafka").addHandler(logging.NullHandler())
+logging.getLogger("gapless.client.librdkafka").propagate = False
+
+
+class Kafka:
+    """A cluster of either kind, with the faults that both can have."""
+
+    def __init__(self, name: str, bootstrap: str, network: FaultProxy | Cluster, brokers: list[int]) -> None:
+        self.name = name
+        self.bootstrap = bootstrap
+        self.replicas = len(brokers)
+        self._network = network
+        self._brokers = brokers
+        properties: dict[str, Any] = {"bootstrap.servers": bootstrap, "logger": quiet_logger()}
+        self.admin = AdminClient(properties)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The embedded cluster, with all its verbs."""
+        assert isinstance(self._network, Cluster), f"{self.name} has no such verbs"
+        return self._network
+
+    def lose_acks(self, count: int = 1) -> None:
+        """The next writes happen, and their answers get lost."""
+        self._network.lose_acks(count)
+
+    @property
+    def acks_lost(self) -> int:
+        return self._network.acks_lost
+
+    def isolate(self) -> None:
+        """Nobody reaches any broker, until `heal`."""
+        for broker in self._brokers:
+            self._network.isolate(broker)
+
+    def heal(self) -> None:
+        self._network.heal()
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """The whole cluster is away."""
+        self.isolate()
+        try:
+            yield
+        finally:
+            self.heal()
+
+    def repair(self) -> None:
+        """Undo all faults."""
+        if isinstance(self._network, Cluster):
+            self._network.repair()
+        else:
+            self._network.heal()
+
+
+def new_topic(kafka: Kafka, partitions: int = 1, **config: str) -> str:
+    """A topic of its own for a test, with as many replicas as the cluster keeps."""
+    name = f"t{next(_numbers)}"
+    if kafka.name == "embedded":
+        kafka.cluster.create_topic(name, partitions, config=config)
+        return name
+    topic = NewTopic(name, partitions, kafka.replicas, config=dict(config))
+    kafka.admin.create_topics([topic])[name].result(PATIENCE_S)
+    return name
+
+
+def read_all(kafka: Kafka | str, topic: str, committed: bool = True, **properties: str) -> list[Record]:
+    """All records of a topic, partition by partition, each in the order of the log."""
+    reader = BareConsumer(
+        {
+            "bootstrap.servers": kafka if isinstance(kafka, str) else kafka.bootstrap,
+            "group.id": "reads-all",
+            "enable.auto.commit": "false",
+            "enable.partition.eof": "true",
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "fetch.wait.max.ms": "50",
+            "logger": quiet_logger(),
+            **properties,
+        }
+    )
+    try:
+        partitions = reader.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+        reader.assign([BareTopicPartition(topic, each, 0) for each in partitions])
+        found: dict[int, list[Record]] = {each: [] for each in sorted(partitions)}
+        at_end = 0
+        while at_end < len(partitions):
+            message = reader.poll(PATIENCE_S)
+            assert message is not None, f"{topic} cannot be read to its end"
+            problem = message.error()
+            if problem is None:
+                found[message.partition() or 0].append(Record.of(message))
+            elif problem.name() == "_PARTITION_EOF":
+                at_end += 1
+            else:
+                assert problem.retriable() or not problem.fatal(), problem
+        return [record for each in found.values() for record in each]
+    finally:
+        reader.close()
+
+
+def wait_for(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
+    """Until a condition holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"in vain waited {timeout_s:g} s until {what}"
+        time.sleep(0.01)
+
+
+@contextmanager
+def _running(name: str) -> Iterator[Kafka]:
+    with ExitStack() as stack:
+        if name == "embedded":
+            settings = {
+                "broker.session.timeout.ms": "1000",
+                "broker.heartbeat.interval.ms": "200",
+                "replica.lag.time.max.ms": "1500",
+            }
+            cluster = stack.enter_context(Cluster(brokers=3, settings=settings))
+            yield Kafka(name, cluster.bootstrap, cluster, cluster.brokers)
+        else:
+            proxy = stack.enter_context(FaultProxy([1]))
+            advertised = {"advertised.listeners": f"PLAINTEXT://{proxy.address(1)}"}
+            node = stack.enter_context(ApacheKafka(heap_mb=256, properties=advertised))
+            proxy.forward(1, node.bootstrap)
+            yield Kafka(name, proxy.bootstrap, proxy, [1])
+
+
+@pytest.fixture(scope="session")
+def _embedded_of_session() -> Iterator[Kafka]:
+    with _running("embedded") as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="session")
+def _apache_of_session(require: Callable[[str], None]) -> Iterator[Kafka]:
+    require("apache-kafka")
+    with _running("apache") as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def embedded(_embedded_of_session: Kafka) -> Kafka:
+    """Three embedded brokers, whole."""
+    _embedded_of_session.repair()
+    return _embedded_of_session
+
+
+@pytest.fixture(params=["embedded", pytest.param("apache", marks=pytest.mark.apache)])
+def kafka(request: pytest.FixtureRequest) -> Kafka:
+    """Three embedded brokers, then Apache Kafka: `.bootstrap`, `.name`, and faults; whole."""
+    found: Kafka = request.getfixturevalue(f"_{request.param}_of_session")
+    found.repair()
+    return found
+
+
+@pytest.fixture
+def apache(_apache_of_session: Kafka) -> Kafka:
+    """Apache Kafka, whole; mark the test with `apache`."""
+    _apache_of_session.repair()
+    return _apache_of_session

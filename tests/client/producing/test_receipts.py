@@ -1,0 +1,99 @@
+"""A receipt tells everybody who asks, once, from whatever thread it is settled."""
+
+from __future__ import annotations
+
+import asyncio
+import doctest
+import gc
+import threading
+
+import pytest
+
+from gapless.client.producing import receipts
+from gapless.client.producing.receipts import DeliveryFailed, Outstanding, Receipt, StillWaiting, Stream
+from gapless.errors import UsageError
+
+STREAM = Stream("s", b"8 bytes.", "t", 3)
+
+
+def test_its_example_runs() -> None:
+    assert doctest.testmod(receipts).failed == 0
+
+
+def test_whoever_waits_is_told() -> None:
+    receipt = Receipt(STREAM, 1)
+    waiting = [threading.Thread(target=receipt.wait, args=(10.0,)) for _ in range(3)]
+    for each in waiting:
+        each.start()
+    receipt.settle(None)
+    receipt.settle(DeliveryFailed("too late to count"))
+    for each in waiting:
+        each.join(10.0)
+    assert (receipt.wait(), receipt.done, receipt.error) == (receipt, True, None)
+
+
+def test_a_failure_is_raised_where_somebody_waits() -> None:
+    receipt = Receipt(STREAM, 1)
+    receipt.settle(DeliveryFailed("because"))
+    with pytest.raises(DeliveryFailed, match="because"):
+        receipt.wait()
+    assert str(receipt.error) == "because"
+
+
+def test_waiting_ends_with_the_time() -> None:
+    with pytest.raises(StillWaiting, match="t-3 #1 pending> is undecided"):
+        Receipt(STREAM, 1).wait(0.01)
+
+
+def test_it_can_be_awaited_and_settled_by_a_thread() -> None:
+    async def send() -> tuple[Receipt, Receipt]:
+        first, second = Receipt(STREAM, 1), Receipt(STREAM, 2)
+        threading.Timer(0.01, first.settle, (None,)).start()
+        second.settle(None)
+        return await asyncio.gather(_awaited(first), _awaited(second))
+
+    first, second = asyncio.run(send())
+    assert (first.sequence, second.sequence) == (1, 2)
+    assert not receipts._awaited
+
+
+async def _awaited(receipt: Receipt) -> Receipt:
+    return await receipt
+
+
+def test_an_await_given_up_does_no_harm() -> None:
+    async def send() -> None:
+        receipt = Receipt(STREAM, 1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_awaited(receipt), 0.01)
+        receipt.settle(None)
+        assert await receipt is receipt
+
+    asyncio.run(send())
+
+
+def test_without_a_spool_nothing_is_stored() -> None:
+    with pytest.raises(UsageError, match="spool_mode='always'"):
+        Receipt(STREAM, 1).stored()
+
+
+def test_settling_and_waiting_at_the_same_moment_misses_nobody() -> None:
+    for _ in range(300):
+        receipt = Receipt(STREAM, 1)
+        settler = threading.Thread(target=receipt.settle, args=(None,))
+        settler.start()
+        receipt.wait(10.0)
+        settler.join()
+
+
+def test_what_nobody_asks_about_is_not_kept() -> None:
+    outstanding = Outstanding()
+    kept = Receipt(STREAM, 1)
+    outstanding.add(0, kept)
+    outstanding.add(1, Receipt(STREAM, 2))
+    outstanding.add(2, Receipt(STREAM, 3, lambda error, receipt: None))
+    outstanding.add(3, Receipt(STREAM, 4, lambda error, receipt: None))
+    gc.collect()
+    assert [each.sequence for each in outstanding.take(0, 3)] == [1, 3]
+    assert [each.sequence for each in outstanding.take_all()] == [4]
+    assert outstanding.take(0, 9) == []
