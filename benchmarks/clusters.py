@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from benchmarks.brokers import KAFKA_HEAP_MB, OURS
 from gapless.errors import GaplessError
 from gapless.testing.apache_cluster import ApacheCluster
 from gapless.testing.broker import EmbeddedBroker
-from gapless.testing.processes import free_ports
+from gapless.testing.processes import free_row_of_ports
 
 BROKERS = 3
 
@@ -74,7 +73,7 @@ class GaplessCluster(Cluster):
     """Our cluster, as users run it. Its supervisor is counted with the brokers."""
 
     def __init__(self) -> None:
-        port = _free_row_of_ports()
+        port = free_row_of_ports(BROKERS)
         self._addresses = [f"127.0.0.1:{port + number}" for number in range(BROKERS)]
         self._supervisor = _Supervised(port=port)
 
@@ -135,23 +134,6 @@ class KafkaCluster(Cluster):
 def make_cluster(name: str, kafka_properties: Mapping[str, str] | None = None) -> Cluster:
     """A new cluster of that kind, not started."""
     return GaplessCluster() if name == OURS else KafkaCluster(kafka_properties or {})
-
-
-def _free_row_of_ports() -> int:
-    """The first of as many free ports in a row as there are brokers."""
-    while True:
-        first = free_ports(1)[0]
-        if all(_is_free(first + number) for number in range(1, BROKERS)):
-            return first
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as attempt:
-        try:
-            attempt.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
 
 
 def _children(pid: int) -> list[int]:

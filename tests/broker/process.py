@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from gapless.testing.processes import free_ports
 from tests.broker.raw import PATIENCE_S, RawClient, batch_of
 
 POLL_S = 0.005
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Broker(EmbeddedBroker):
@@ -71,6 +73,11 @@ class Broker(EmbeddedBroker):
             if line.startswith("Pss:"):
                 return int(line.split()[1]) / 1024
         raise AssertionError("no Pss in smaps_rollup")
+
+    def cpu_s(self) -> float:
+        """How long the process has worked so far, in all its threads."""
+        stat = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / TICKS_PER_S
 
     def scrape(self) -> dict[str, float]:
         """The metrics, by name with labels."""
@@ -132,7 +139,7 @@ def up(*arguments: str | Path, prefix: Sequence[str] = ()) -> subprocess.Complet
 
 
 class Bystander:
-    """A decent client at work all the while: it writes, reads back what it wrote, and takes the time."""
+    """A decent client at work all the while: it writes, reads back what it wrote, and sees what it waits."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self._broker = broker
@@ -142,6 +149,7 @@ class Bystander:
         self._problem: BaseException | None = None
         self.rounds = 0
         self.longest_s = 0.0
+        """The most that the broker has worked while this one waited. A busy machine does not count."""
 
     def start(self) -> None:
         with self._broker.connect() as client:
@@ -156,18 +164,18 @@ class Bystander:
         if self._problem is not None:
             raise AssertionError(f"a bystander was hurt\n{self._broker.last_words()}") from self._problem
         if self.longest_s > 5:
-            raise AssertionError(f"a bystander had to wait {self.longest_s:.1f} s")
+            raise AssertionError(f"a bystander had to wait for {self.longest_s:.1f} s of work")
 
     def _work(self) -> None:
         try:
             with self._broker.connect() as client:
                 offset = client.fetch(self._topic, 0).high_watermark
                 while not self._stopping.is_set():
-                    started = time.monotonic()
+                    started = self._broker.cpu_s()
                     self._round(client, offset)
                     offset += 1
                     self.rounds += 1
-                    self.longest_s = max(self.longest_s, time.monotonic() - started)
+                    self.longest_s = max(self.longest_s, self._broker.cpu_s() - started)
                     self._stopping.wait(0.002)
         except BaseException as problem:
             self._problem = problem

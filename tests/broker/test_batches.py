@@ -61,7 +61,7 @@ def test_records_may_be_missing_altogether(broker: Broker) -> None:
         client.metadata("empty")
         reply = client.call(produce_request("empty", None), 9, ProduceResponse)
         assert reply.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_RECORD
-        nothing = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=1000, topic_data=[])
+        nothing = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=10_000, topic_data=[])
         assert client.call(nothing, 9, ProduceResponse).responses == []
         assert end_of(client, "empty") == 0
 
@@ -72,7 +72,7 @@ def test_small_batches_that_open_to_megabytes_cannot_hold_up_the_broker(broker: 
     data = ProduceRequest.TopicProduceData(
         name="bombs", partition_data=[Partition(index=0, records=bomb)] * 2000
     )
-    request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=1000, topic_data=[data])
+    request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=10_000, topic_data=[data])
     with broker.connect() as client:
         client.metadata("bombs")
     before = broker.pss_mb()

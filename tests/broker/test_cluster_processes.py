@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gapless.testing.processes import free_row_of_ports
 from tests.broker.cluster import Member, running_cluster
 from tests.broker.process import up, wait_until
 from tests.broker.raw import RawClient
@@ -107,7 +108,8 @@ def test_a_dead_broker_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
 
 
 def test_restart_brings_a_dead_broker_back_under_its_address(tmp_path: Path) -> None:
-    with supervised(tmp_path, "--brokers", "2", "--restart") as cluster:
+    port = free_row_of_ports(2)
+    with supervised(tmp_path, "--brokers", "2", "--restart", "--port", str(port)) as cluster:
         os.kill(cluster.children()[0], signal.SIGKILL)
         wait_until(lambda: "broker 1 is back" in cluster.said(), "it is back", cluster.said)
         for address in cluster.addresses:
@@ -126,16 +128,14 @@ def test_brokers_end_with_whoever_watches_over_them(tmp_path: Path) -> None:
 
 
 def test_one_broker_that_cannot_start_is_told_in_one_line_and_stops_all(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        result = up("--brokers", "2", "--port", str(port - 1), "--data", tmp_path / "data")
+    first = free_row_of_ports(2)
+    with socket.create_server(("127.0.0.1", first + 1)):
+        result = up("--brokers", "2", "--port", str(first), "--data", tmp_path / "data")
     lines = [line for line in result.stderr.splitlines() if line.startswith("gapless: ")]
     assert result.returncode != 0
     assert len(lines) == 1
     assert "broker 2 cannot start" in lines[0]
-    assert f"127.0.0.1:{port}" in lines[0]
+    assert f"127.0.0.1:{first + 1}" in lines[0]
     assert "Traceback" not in result.stderr
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from contextlib import ExitStack
+import time
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -96,6 +97,17 @@ def test_a_client_that_sends_a_byte_now_and_then_or_nothing_at_all_is_closed(
             assert "no progress for 1 s" in line
 
 
+def test_nobody_is_idle_because_the_broker_did_not_run(start_broker: BrokerMaker) -> None:
+    broker = start_broker(config={"connections.max.idle.ms": "1000"})
+    with broker.connect() as client:
+        client.api_versions()
+        broker.pause()
+        client.send_message(ApiVersionsRequest(), 0)
+        time.sleep(3)
+        broker.resume()
+        assert client.receive_message(ApiVersionsResponse, 0).api_keys
+
+
 def test_a_client_that_never_reads_is_not_read_from_and_then_closed(start_broker: BrokerMaker) -> None:
     broker = start_broker(config={"connections.max.idle.ms": "1000"})
     with broker.connect() as client:
@@ -105,7 +117,8 @@ def test_a_client_that_never_reads_is_not_read_from_and_then_closed(start_broker
     with unhurt(broker), ExitStack() as clients:
         deaf = [clients.enter_context(broker.connect(receive_buffer_bytes=4096)) for _ in range(4)]
         for client in deaf:
-            assert send_until_stuck(client, frame, at_most=200_000) < 200_000
+            with suppress(ClosedByBroker):  # at once, if this machine takes a second for the next line
+                assert send_until_stuck(client, frame, at_most=200_000) < 200_000
         assert broker.pss_mb() - before < 40
         for client in deaf:
             (line,) = broker.lines_about(client)

@@ -116,5 +116,5 @@ def test_a_topic_of_the_same_name_does_not_inherit_what_was_flushed(start_broker
 def delete_topic(client: RawClient, name: str) -> None:
     from gapless.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
 
-    request = DeleteTopicsRequest(topic_names=[name], timeout_ms=1000)
+    request = DeleteTopicsRequest(topic_names=[name], timeout_ms=10_000)
     assert client.call(request, 3, DeleteTopicsResponse).responses[0].error_code == 0

@@ -50,7 +50,7 @@ def earliest(client: RawClient, topic: str) -> int:
 def delete_records(client: RawClient, topic: str, offset: int) -> tuple[int, int]:
     topic_type = DeleteRecordsRequest.DeleteRecordsTopic
     partition = topic_type.DeleteRecordsPartition(partition_index=0, offset=offset)
-    request = DeleteRecordsRequest(topics=[topic_type(name=topic, partitions=[partition])], timeout_ms=1000)
+    request = DeleteRecordsRequest(topics=[topic_type(name=topic, partitions=[partition])], timeout_ms=10_000)
     result = client.call(request, 1, DeleteRecordsResponse).topics[0].partitions[0]
     return result.error_code, result.low_watermark
 
@@ -66,8 +66,6 @@ def test_segments_go_when_all_their_records_are_too_old(broker: Broker) -> None:
         fill(client, "aged", 20, hours_ago=0.5)
         before = files_of(broker, "aged")
         assert len(before) > 3
-        time.sleep(0.1)
-        assert earliest(client, "aged") == 0  # nothing is too old yet
         create_topic(client, "older", segment_bytes="2000", retention_ms=str(HOUR_MS))
         fill(client, "older", 20, hours_ago=2)
         fill(client, "older", 1)
@@ -78,6 +76,7 @@ def test_segments_go_when_all_their_records_are_too_old(broker: Broker) -> None:
         assert client.fetch("older", start).error_code == 0
         assert b"record 0 " in client.fetch("older", 20).records  # the young one
         wait_until(lambda: int(files_of(broker, "older")[0].name[:20]) >= 16, "their files are gone")
+        assert earliest(client, "aged") == 0  # nothing of it is too old yet
         assert files_of(broker, "aged") == before
 
 

@@ -21,6 +21,7 @@ from gapless.broker.coordination.owner import Owner
 from gapless.broker.coordination.port import CannotCoordinate, JournalFailed, JournalMoved
 from gapless.core.records import ConfigSet, MetadataRecord, ProducerIdsReserved, to_json
 from gapless.errors import UsageError
+from gapless.testing.processes import free_row_of_ports
 from gapless.testing.zookeeper import ZooKeeper
 from tests.broker.cluster import Member, Members
 from tests.broker.process import Broker, up, wait_until
@@ -287,7 +288,8 @@ def cluster(place: str, tmp_path: Path) -> Iterator[FarMembers]:
 
 
 def test_brokers_are_watched_over_brought_back_and_joined(place: str, tmp_path: Path) -> None:
-    with supervised(tmp_path, "--brokers", "2", "--coordination", place) as cluster:
+    port = str(free_row_of_ports(2))
+    with supervised(tmp_path, "--brokers", "2", "--port", port, "--coordination", place) as cluster:
         os.kill(cluster.children()[1], signal.SIGKILL)
         wait_until(lambda: "bring it back with: gapless" in cluster.said(), "it is reported", cluster.said)
         revival = cluster.said().partition("bring it back with: gapless ")[2].splitlines()[0].split()

@@ -111,8 +111,8 @@ def test_b4_acks_all_waits_for_the_whole_in_sync_set_and_not_only_for_the_floor(
     assert refused_write(gapless_cluster, "whole", 10_000) is None
     leader = gapless_cluster.leader("whole")
     paused = next(each for each in EVERYBODY if each != leader)
-    gapless_cluster.pause(paused)
     began = time.monotonic()
+    gapless_cluster.pause(paused)
     assert refused_write(gapless_cluster, "whole", 10_000) is None
     took_s = time.monotonic() - began
     print(f"B4: acknowledged after {took_s:.1f} s")
@@ -129,7 +129,11 @@ def test_b4_a_floor_of_one_acknowledges_what_only_the_leader_has(gapless_cluster
         writer.wait_for_more()
     gapless_cluster.kill(3)
     gapless_cluster.restart(1)
-    assert gapless_cluster.partition("one").leader is None  # it waits for the one that has them (D6)
+    until(
+        gapless_cluster,
+        lambda: gapless_cluster.partition("one").leader is None,
+        "it waits for the one that has them (D6)",
+    )
     gapless_cluster.restart(3)
     check(gapless_cluster, writer)
 

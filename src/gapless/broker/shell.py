@@ -95,6 +95,8 @@ class Shell:
         self._last_checkpoint = monotonic()
         self._next_connection = 0
         self._refusal_window = (0, 0)
+        self._last_housekeeping = monotonic()
+        self._slept = False
         self._untold_refusals = 0
         self._problems_told: set[tuple[str, int, str]] = set()
 
@@ -306,9 +308,7 @@ class Shell:
     def _keep_house(self) -> None:
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._keep_house)
         now = monotonic()
-        for connection in list(self.connections.values()):
-            if now - connection.stalled_since() > self._idle_s:
-                connection.close(f"no progress for {self._idle_s:.0f} s")
+        self._close_idle_connections(now)
         if self._untold_refusals:
             log.warning("closed %d more connections", self._untold_refusals)
             self._untold_refusals = 0
@@ -318,6 +318,17 @@ class Shell:
             if partition.offline is None and log_file is not None and log_file.has_unflushed_closed_segments:
                 self.flusher.flush(partition.name, log_file.end_offset)
         self._do_chores(now)
+
+    def _close_idle_connections(self, now: float) -> None:
+        """After a pause of this broker's own, clients have until the next round to be heard."""
+        slept = now - self._last_housekeeping > 2 * HOUSEKEEPING_S
+        self._last_housekeeping = now
+        self._slept, slept_before = slept, self._slept
+        if slept and not slept_before:
+            return
+        for connection in list(self.connections.values()):
+            if now - connection.stalled_since() > self._idle_s:
+                connection.close(f"no progress for {self._idle_s:.0f} s")
 
     def _do_chores(self, now: float) -> None:
         """Checkpoints and deletions take their time: off the loop, one after the other."""

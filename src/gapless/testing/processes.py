@@ -100,6 +100,23 @@ def free_ports(count: int) -> list[int]:
         return found
 
 
+def free_row_of_ports(count: int) -> int:
+    """The first of as many free ports one after the other, as `gapless up --brokers` takes them."""
+    while True:
+        (first,) = free_ports(1)
+        if all(_is_free(port) for port in range(first, first + count)):
+            return first
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as attempt:
+        try:
+            attempt.bind((_HOST, port))
+        except (OSError, OverflowError):
+            return False
+        return True
+
+
 def _ports_of_servers() -> Sequence[int]:
     """What lies below or above the range of outgoing connections; if that leaves little, any port (0)."""
     try:
