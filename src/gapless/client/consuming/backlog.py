@@ -1,0 +1,274 @@
+"""What was fetched and is not done: bounded queues between the polling thread and the workers.
+
+Each partition that is ours is a `Holding`. Its records wait in lanes: one, or by key as many as there are
+workers. A lane is worked on by one thread at a time, so its order is kept; lanes with work queue up for any
+worker. A holding that is taken away is *gone*: nothing of it begins any more, and what is being handled may
+end. One lock guards all of it, taken once per batch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from gapless.client.consuming.tracker import OffsetTracker
+from gapless.client.records import Record, TopicPartition
+
+
+class Lane:
+    """Records that are to be handled one after the other."""
+
+    __slots__ = ("batch_records", "busy", "holding", "queue")
+
+    def __init__(self, holding: Holding) -> None:
+        self.holding = holding
+        self.queue: deque[Record] = deque()
+        self.busy = False
+        self.batch_records = 1
+        """How many are taken at once: grows while they are quick, so that a slow handler holds nothing up."""
+
+
+class Holding:
+    """One partition that is ours, or was until a moment ago."""
+
+    __slots__ = (
+        "committed",
+        "gone",
+        "lanes",
+        "partition",
+        "paused",
+        "queued_bytes",
+        "queued_records",
+        "resume_at",
+        "target",
+        "tracker",
+        "waiting",
+    )
+
+    def __init__(self, partition: TopicPartition, start: int | None, lanes: int) -> None:
+        self.partition = partition
+        self.tracker = OffsetTracker(start)
+        self.lanes = [Lane(self) for _ in range(lanes)]
+        self.queued_records = 0
+        self.queued_bytes = 0
+        self.paused = False
+        self.gone = False
+        self.committed: int | None = None
+        """What the group was last told."""
+        self.waiting = False
+        """Nothing may be fetched yet: a predecessor is still being handled, or another consumer was faster."""
+        self.resume_at = 0.0
+        self.target: int | None = None
+        """Where to go on after waiting, if the user has chosen."""
+
+    @property
+    def busy(self) -> bool:
+        return any(lane.busy for lane in self.lanes)
+
+
+class Work(NamedTuple):
+    """Some records of a lane, for one thread."""
+
+    lane: Lane
+    records: Sequence[Record]
+
+    @property
+    def holding(self) -> Holding:
+        return self.lane.holding
+
+
+def _bytes(records: Iterable[Record]) -> int:
+    return sum(len(record.value) for record in records if record.value is not None)
+
+
+class Backlog:
+    """All holdings, and who works on what."""
+
+    def __init__(
+        self, *, lanes: int, batch_records: int, batch_s: float, queue_records: int, queue_bytes: int
+    ) -> None:
+        self._lanes = lanes
+        self._batch_records = batch_records
+        self._batch_s = batch_s
+        self._queue_records = queue_records
+        self._queue_bytes = queue_bytes
+        self._lock = threading.Lock()
+        self._has_work = threading.Condition(self._lock)
+        self._has_changed = threading.Condition(self._lock)
+        self._ready: deque[Lane] = deque()
+        self._holdings: dict[tuple[str, int], Holding] = {}
+        self._leaving: list[Holding] = []
+        """Gone, with a handler still at work."""
+        self._stopped = False
+
+    # What the polling thread does
+
+    def add(self, partition: TopicPartition, start: int | None) -> Holding:
+        holding = Holding(partition, start, self._lanes)
+        with self._lock:
+            self._holdings[partition] = holding
+        return holding
+
+    def get(self, partition: tuple[str, int]) -> Holding | None:
+        return self._holdings.get(partition)
+
+    def holdings(self) -> list[Holding]:
+        with self._lock:
+            return list(self._holdings.values())
+
+    def put(self, holding: Holding, records: Sequence[Record]) -> None:
+        """Records of one partition, in their order."""
+        with self._lock:
+            if holding.gone:
+                return
+            holding.tracker.delivered([record.offset for record in records])
+            holding.queued_records += len(records)
+            holding.queued_bytes += _bytes(records)
+            lanes = holding.lanes
+            if len(lanes) == 1:
+                lanes[0].queue.extend(records)
+            else:
+                for record in records:
+                    # Without a key there is no order to keep: spread them.
+                    spread = record.offset if record.key is None else hash(record.key)
+                    lanes[spread % len(lanes)].queue.append(record)
+            for lane in lanes:
+                if lane.queue and not lane.busy and lane not in self._ready:
+                    self._ready.append(lane)
+                    self._has_work.notify()
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> list[Holding]:
+        """They are no longer ours: what waits is forgotten, nothing of it begins."""
+        with self._lock:
+            found = [self._holdings.pop(each) for each in partitions if each in self._holdings]
+            for holding in found:
+                holding.gone = True
+                holding.queued_records = holding.queued_bytes = 0
+                for lane in holding.lanes:
+                    lane.queue.clear()
+            self._ready = deque(lane for lane in self._ready if not lane.holding.gone)
+            self._leaving += [holding for holding in found if holding.busy]
+            self._has_changed.notify_all()
+        return found
+
+    def wait_until_idle(self, holdings: Sequence[Holding], timeout_s: float) -> bool:
+        """Whether nobody works on any of them any more."""
+        with self._lock:
+            return self._has_changed.wait_for(
+                lambda: not any(holding.busy for holding in holdings), timeout_s
+            )
+
+    def is_leaving(self, partition: TopicPartition) -> bool:
+        """Whether a handler still works on what was ours before."""
+        with self._lock:
+            return any(holding.partition == partition for holding in self._leaving)
+
+    def left(self) -> list[Holding]:
+        """Those gone on which work has ended since the last call."""
+        if not self._leaving:
+            return []
+        with self._lock:
+            ended = [holding for holding in self._leaving if not holding.busy]
+            self._leaving = [holding for holding in self._leaving if holding.busy]
+        return ended
+
+    def _is_full(self, holding: Holding) -> bool:
+        return (
+            holding.queued_records >= self._queue_records or holding.queued_bytes >= self._queue_bytes
+        ) and not holding.paused
+
+    def wait_for_room(self, timeout_s: float) -> list[Holding]:
+        """Those that are still full after the time."""
+        with self._lock:
+            full = self._full()
+            if full:
+                self._has_changed.wait_for(lambda: self._stopped or not self._full(), timeout_s)
+                full = self._full()
+            return full
+
+    def _full(self) -> list[Holding]:
+        return [holding for holding in self._holdings.values() if self._is_full(holding)]
+
+    def half_empty(self) -> list[Holding]:
+        """Those that were paused and have room again."""
+        with self._lock:
+            return [
+                holding
+                for holding in self._holdings.values()
+                if holding.paused
+                and not holding.waiting
+                and holding.queued_records * 2 <= self._queue_records
+                and holding.queued_bytes * 2 <= self._queue_bytes
+            ]
+
+    def positions(self, holdings: Iterable[Holding]) -> list[tuple[Holding, int]]:
+        """How far each is done, where that is more (or other) than the group was told."""
+        with self._lock:
+            return [
+                (holding, position)
+                for holding in holdings
+                if (position := holding.tracker.position) is not None and position != holding.committed
+            ]
+
+    # What workers do
+
+    def take(self, timeout_s: float | None = None) -> Work | None:
+        """The next records of any lane that nobody works on; None after the time, or when all is stopped."""
+        with self._lock:
+            if not self._has_work.wait_for(lambda: self._ready or self._stopped, timeout_s) or self._stopped:
+                return None
+            lane = self._ready.popleft()
+            lane.busy = True
+            queue = lane.queue
+            return Work(lane, [queue.popleft() for _ in range(min(len(queue), lane.batch_records))])
+
+    def finish(self, work: Work, done: int | None = None, took_s: float | None = None) -> None:
+        """The first `done` records are done (all, if not told); the others wait again, in front."""
+        lane, holding, records = work.lane, work.holding, work.records
+        finished = records if done is None else records[:done]
+        with self._lock:
+            holding.tracker.done([record.offset for record in finished])
+            if took_s is not None:
+                self._pace(lane, len(records), took_s)
+            lane.busy = False
+            if not holding.gone:
+                holding.queued_records -= len(finished)
+                holding.queued_bytes -= _bytes(finished)
+                if len(finished) < len(records):
+                    lane.queue.extendleft(reversed(records[len(finished) :]))
+                if lane.queue:
+                    self._ready.append(lane)
+                    self._has_work.notify()
+            self._has_changed.notify_all()
+
+    def progress(self, holding: Holding, record: Record) -> None:
+        """One record of work that goes on is done."""
+        with self._lock:
+            holding.tracker.done((record.offset,))
+
+    def _pace(self, lane: Lane, records: int, took_s: float) -> None:
+        if took_s > 2 * self._batch_s:
+            lane.batch_records = max(1, lane.batch_records // 2)
+        elif took_s < self._batch_s / 2 and records == lane.batch_records:
+            lane.batch_records = min(self._batch_records, lane.batch_records * 2)
+
+    def wait_while_ours(self, holding: Holding, timeout_s: float) -> bool:
+        """Let time pass; False as soon as the holding is gone or all is stopped."""
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            while not (holding.gone or self._stopped):
+                rest = deadline - time.monotonic()
+                if rest <= 0:
+                    return True
+                self._has_changed.wait(rest)
+        return False
+
+    def stop(self) -> None:
+        """Nothing begins any more."""
+        with self._lock:
+            self._stopped = True
+            self._has_work.notify_all()
+            self._has_changed.notify_all()
