@@ -40,11 +40,17 @@ class HandlerFailed(Exception):
 
 
 class PartitionTaken(GaplessError):
-    """Another consumer has gone on with the partition: nothing was changed, and nothing may be."""
+    """Another consumer took the partition after us: nothing was changed, and nothing may be.
+
+    Whoever took it last has it. A consumer to whom the group still gives the partition takes it again.
+    """
 
 
 class StoreUnavailable(GaplessError):
-    """The store does not answer, or refuses; nothing was changed. The same records may be applied again."""
+    """The store does not answer, or refuses. The same records are to be applied again.
+
+    Nothing was changed; or the answer to a commit was lost, and the next call finds out what became of it.
+    """
 
 
 class Store(Protocol):

@@ -1,0 +1,110 @@
+"""How far one partition is: the next offset, and which sequences of which source are done. Pure.
+
+A record is done when its offset lies below the next one, or when its identity is marked: the same record may
+stand in the log twice, when a producer had to send it again. Changes are pending until the store has
+committed them; after a rollback the progress is what it was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gapless.client.records import Record
+from gapless.client.stores.intervals import Intervals, Run
+
+MAX_SEQUENCE = (1 << 63) - 2
+"""The highest that databases can keep. A header that says more is not of our producers."""
+
+Stream = tuple[str, bytes]
+"""Source and incarnation."""
+
+
+class Mark(NamedTuple):
+    """An interval as it is kept in a table: one row."""
+
+    source: str
+    incarnation: bytes
+    first: int
+    last: int
+
+
+class MarkChange(NamedTuple):
+    """A row that begins at `first` is written; with `swallows`, those that begin in the rest of it go."""
+
+    mark: Mark
+    swallows: bool
+
+
+class Progress:
+    """What is done of one partition, with the changes that are not yet committed."""
+
+    __slots__ = ("_added", "_by_identity", "_marks", "_next_committed", "next_offset")
+
+    def __init__(
+        self, next_offset: int | None = None, marks: Iterable[Mark] = (), *, by_identity: bool = True
+    ) -> None:
+        self.next_offset = self._next_committed = next_offset
+        self._by_identity = by_identity
+        self._added: dict[Stream, Intervals] = {}
+        runs: dict[Stream, list[Run]] = {}
+        for mark in marks:
+            runs.setdefault((mark.source, mark.incarnation), []).append(Run(mark.first, mark.last))
+        self._marks = {stream: Intervals(sorted(found)) for stream, found in runs.items()}
+
+    def is_past(self, offset: int) -> bool:
+        """Whether the offset alone tells that a record is done."""
+        return self.next_offset is not None and offset < self.next_offset
+
+    def advance(self, record: Record) -> bool:
+        """Note a record as done, pending; False if it had been done before. In the order of offsets."""
+        if self.is_past(record.offset):
+            return False
+        self.next_offset = record.offset + 1
+        identity = record.identity if self._by_identity else None
+        if identity is None or identity.sequence > MAX_SEQUENCE:
+            return True
+        stream = (identity.source, identity.incarnation)
+        marks = self._marks.get(stream)
+        if marks is None:
+            marks = self._marks[stream] = Intervals()
+        if not marks.add(identity.sequence):
+            return False
+        added = self._added.get(stream)
+        if added is None:
+            added = self._added[stream] = Intervals()
+        added.add(identity.sequence)
+        return True
+
+    def changes(self) -> list[MarkChange]:
+        """The rows that make a table say what is pending, each once."""
+        found: dict[tuple[Stream, int], MarkChange] = {}
+        for stream, added in self._added.items():
+            marks = self._marks[stream]
+            for run in added:
+                whole = marks.run_with(run.first) or run
+                earlier = found.get((stream, whole.first))
+                # What follows the new numbers inside the whole was there before: a row that began there.
+                swallows = whole.last > run.last or (earlier is not None and earlier.swallows)
+                found[stream, whole.first] = MarkChange(Mark(*stream, *whole), swallows)
+        return list(found.values())
+
+    def commit(self) -> None:
+        """What was pending is so."""
+        self._added.clear()
+        self._next_committed = self.next_offset
+
+    def rollback(self) -> None:
+        """What was pending never was."""
+        for stream, added in self._added.items():
+            marks = self._marks[stream]
+            for run in added:
+                marks.remove(run)
+            if not len(marks):
+                del self._marks[stream]
+        self._added.clear()
+        self.next_offset = self._next_committed
+
+    def marks(self) -> list[Mark]:
+        """All intervals, pending ones too."""
+        return [Mark(*stream, *run) for stream, marks in self._marks.items() for run in marks]
