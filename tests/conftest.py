@@ -17,6 +17,7 @@ import pytest
 from gapless.errors import GaplessError
 from gapless.jars import jar_paths
 from gapless.java import find_java
+from gapless.testing import postgres, redis
 
 Require = Callable[[str], None]
 
@@ -58,12 +59,34 @@ def _why_not_zookeeper() -> str | None:
     return _why_not_jars("zookeeper")
 
 
+def _why_not_postgres() -> str | None:
+    if importlib.util.find_spec("psycopg") is None:
+        return "psycopg is not installed: run: pip install 'gapless[postgres]'"
+    try:
+        postgres.programs()
+    except GaplessError as missing:
+        return str(missing)
+    return None
+
+
+def _why_not_redis() -> str | None:
+    if importlib.util.find_spec("redis") is None:
+        return "redis-py is not installed: run: pip install 'gapless[redis]'"
+    try:
+        redis.program()
+    except GaplessError as missing:
+        return str(missing)
+    return None
+
+
 SERVICES: dict[str, Callable[[], str | None]] = {
     "kcat": _why_not_kcat,
     "java": _why_not_java,
     "spark": _why_not_spark,
     "apache-kafka": lambda: _why_not_jars("kafka"),
     "zookeeper": _why_not_zookeeper,
+    "postgres": _why_not_postgres,
+    "redis": _why_not_redis,
 }
 
 

