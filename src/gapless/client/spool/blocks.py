@@ -1,0 +1,284 @@
+"""The bytes of a spool's segments.
+
+    segment   "gapspool", version (u32), 4 zero bytes, incarnation (8), then blocks
+    block     "GSB\\x01", CRC-32C (u32), length of the body (u32), records (u32), position of the first (u64), body
+    body      declared streams (u32), each: id (u32), incarnation (8), partition (u32), next sequence (u64),
+              length of the topic (u16), topic;
+              then one column after the other, with one entry per record: stream (u32), sequence (u64),
+              timestamp in ms (i64), length of key (i32), of value (i32), of headers (u32);
+              then all keys, all values, all headers
+
+All numbers are little-endian. A length of -1 is None, and so is the least timestamp. The checksum covers all
+that follows it in the block, and begins with the incarnation's, so that a block of another spool, say inside
+a record, is never taken for one of this. A block is what one write and one sync made durable. The first block
+of a segment has no records; it declares the streams that are carried over, so that no older segment is needed
+to go on. Columns, because they are packed and unpacked at the speed of C.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from gapless.client.records import Headers
+from gapless.client.spool.records import Spooled
+from gapless.errors import UsageError
+
+VERSION = 1
+FILE_MAGIC = b"gapspool"
+BLOCK_MAGIC = b"GSB\x01"
+FILE_HEADER = Struct("<8sI4x8s")
+BLOCK_HEADER = Struct("<4sIIIQ")
+_CHECKED = Struct("<IIQ")
+_COUNT = Struct("<I")
+_DECLARED = Struct("<I8sIQH")
+_HEADER_NAME = Struct("<H")
+_HEADER_VALUE = Struct("<i")
+_COLUMNS = ("I", "Q", "q", "i", "i", "I")
+RECORD_OVERHEAD_BYTES = sum(array(code).itemsize for code in _COLUMNS)
+BLOCK_OVERHEAD_BYTES = BLOCK_HEADER.size + _COUNT.size
+NO_TIMESTAMP = -(1 << 63)
+MAX_RECORD_BYTES = 1 << 30
+_MUST_SWAP = sys.byteorder != "little"
+
+
+class Stream:
+    """What sequences count in: one partition of a topic, for one incarnation."""
+
+    __slots__ = ("declared_in", "id", "incarnation", "next_sequence", "partition", "stored_sequence", "topic")
+
+    def __init__(
+        self, id_: int, incarnation: bytes, topic: str, partition: int, next_sequence: int = 0
+    ) -> None:
+        self.id = id_
+        self.incarnation = incarnation
+        self.topic = topic
+        self.partition = partition
+        self.next_sequence = next_sequence
+        self.stored_sequence = next_sequence
+        """The next sequence, of what is durable."""
+        self.declared_in = -1
+        """The segment that knows it, by its first position."""
+
+    @property
+    def declared_bytes(self) -> int:
+        return _DECLARED.size + len(self.topic.encode())
+
+
+Row = tuple[Stream, int, int, bytes | None, bytes | None, bytes]
+"""A record that waits: stream, sequence, timestamp, key, value, encoded headers."""
+
+
+class BlockHeader(NamedTuple):
+    """What comes before a block's body."""
+
+    crc: int
+    length: int
+    count: int
+    first: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.count
+
+
+class Columns(NamedTuple):
+    """A block's body, taken apart but for its keys, values and headers."""
+
+    declared: list[Stream]
+    streams: array[int]
+    sequences: array[int]
+    timestamps: array[int]
+    key_lengths: array[int]
+    value_lengths: array[int]
+    header_lengths: array[int]
+    content_at: int
+
+
+def seed_of(incarnation: bytes) -> int:
+    """Where the checksums of an incarnation's blocks begin."""
+    return int(crc32c(incarnation))
+
+
+def encode_headers(headers: Headers) -> bytes:
+    parts = []
+    for name, value in headers:
+        if value is not None and not isinstance(value, bytes):
+            raise UsageError(
+                f"the value of header {name!r} must be bytes or None, not {type(value).__name__}"
+            )
+        encoded = name.encode()
+        parts += [
+            _HEADER_NAME.pack(len(encoded)),
+            encoded,
+            _HEADER_VALUE.pack(-1 if value is None else len(value)),
+        ]
+        if value:
+            parts.append(value)
+    return b"".join(parts)
+
+
+def decode_headers(encoded: bytes) -> Headers:
+    headers: list[tuple[str, bytes | None]] = []
+    at = 0
+    while at < len(encoded):
+        (length,) = _HEADER_NAME.unpack_from(encoded, at)
+        at += _HEADER_NAME.size
+        name = encoded[at : at + length].decode()
+        at += length
+        (length,) = _HEADER_VALUE.unpack_from(encoded, at)
+        at += _HEADER_VALUE.size
+        headers.append((name, None if length < 0 else encoded[at : at + length]))
+        at += max(length, 0)
+    return tuple(headers)
+
+
+def _packed(code: str, numbers: Iterable[int]) -> bytes:
+    column = array(code, numbers)
+    if _MUST_SWAP:
+        column.byteswap()
+    return column.tobytes()
+
+
+def _lengths(values: Sequence[bytes | None]) -> bytes:
+    if None in values:
+        return _packed("i", [-1 if value is None else len(value) for value in values])
+    return _packed("i", map(len, values))  # type: ignore[arg-type]
+
+
+def _joined(values: Sequence[bytes | None]) -> bytes:
+    return b"".join(filter(None, values))
+
+
+def encode_declared(streams: Sequence[Stream]) -> bytes:
+    parts = [_COUNT.pack(len(streams))]
+    for stream in streams:
+        topic = stream.topic.encode()
+        parts.append(
+            _DECLARED.pack(
+                stream.id, stream.incarnation, stream.partition, stream.stored_sequence, len(topic)
+            )
+        )
+        parts.append(topic)
+    return b"".join(parts)
+
+
+def encode_body(declared: Sequence[Stream], rows: Sequence[Row]) -> bytes:
+    if not rows:
+        return encode_declared(declared)
+    streams, sequences, timestamps, keys, values, headers = zip(*rows, strict=True)
+    return b"".join(
+        [
+            encode_declared(declared),
+            _packed("I", [stream.id for stream in streams]),
+            _packed("Q", sequences),
+            _packed("q", timestamps),
+            _lengths(keys),
+            _lengths(values),
+            _packed("I", map(len, headers)),
+            _joined(keys),
+            _joined(values),
+            b"".join(headers),
+        ]
+    )
+
+
+def encode_header(seed: int, first: int, count: int, body: bytes) -> bytes:
+    crc = crc32c(body, crc32c(_CHECKED.pack(len(body), count, first), seed))
+    return BLOCK_HEADER.pack(BLOCK_MAGIC, crc, len(body), count, first)
+
+
+def decode_header(encoded: bytes, at: int = 0) -> BlockHeader | None:
+    """None if these bytes do not begin a block."""
+    if len(encoded) - at < BLOCK_HEADER.size:
+        return None
+    magic, crc, length, count, first = BLOCK_HEADER.unpack_from(encoded, at)
+    return BlockHeader(crc, length, count, first) if magic == BLOCK_MAGIC else None
+
+
+def is_intact(seed: int, header: BlockHeader, body: bytes | memoryview) -> bool:
+    if len(body) != header.length:
+        return False
+    head = _CHECKED.pack(header.length, header.count, header.first)
+    return bool(crc32c(body, crc32c(head, seed)) == header.crc)
+
+
+def decode_declared(body: bytes) -> tuple[list[Stream], int]:
+    """The streams, and where the columns begin. Raises ValueError if it is none of ours."""
+    try:
+        (count,) = _COUNT.unpack_from(body)
+        at = _COUNT.size
+        streams = []
+        for _ in range(count):
+            id_, incarnation, partition, next_sequence, length = _DECLARED.unpack_from(body, at)
+            at += _DECLARED.size
+            topic = body[at : at + length].decode()
+            at += length
+            streams.append(Stream(id_, incarnation, topic, partition, next_sequence))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from error
+    return streams, at
+
+
+def decode_columns(header: BlockHeader, body: bytes) -> Columns:
+    """Raises ValueError if the body is none of ours."""
+    declared, at = decode_declared(body)
+    columns = []
+    for code in _COLUMNS:
+        column = array(code)
+        size = column.itemsize * header.count
+        column.frombytes(body[at : at + size])
+        if len(column) != header.count:
+            raise ValueError("the block is shorter than its columns")
+        if _MUST_SWAP:
+            column.byteswap()
+        columns.append(column)
+        at += size
+    return Columns(declared, *columns, content_at=at)
+
+
+def decode_records(
+    header: BlockHeader, body: bytes, columns: Columns, streams: dict[int, Stream]
+) -> list[Spooled]:
+    """Raises ValueError or KeyError if the body is none of ours."""
+    key_at = columns.content_at
+    value_at = key_at + sum(length for length in columns.key_lengths if length > 0)
+    headers_at = value_at + sum(length for length in columns.value_lengths if length > 0)
+    if headers_at + sum(columns.header_lengths) != len(body):
+        raise ValueError("the block's lengths do not add up")
+    records = []
+    position = header.first
+    for id_, sequence, timestamp, key_length, value_length, headers_length in zip(*columns[1:7], strict=True):
+        stream = streams[id_]
+        key = value = None
+        if key_length >= 0:
+            key = body[key_at : key_at + key_length]
+            key_at += key_length
+        if value_length >= 0:
+            value = body[value_at : value_at + value_length]
+            value_at += value_length
+        headers: Headers = ()
+        if headers_length:
+            headers = decode_headers(body[headers_at : headers_at + headers_length])
+            headers_at += headers_length
+        records.append(
+            Spooled(
+                position,
+                stream.incarnation,
+                stream.topic,
+                stream.partition,
+                sequence,
+                None if timestamp == NO_TIMESTAMP else timestamp,
+                key,
+                value,
+                headers,
+            )
+        )
+        position += 1
+    return records
