@@ -175,7 +175,7 @@ class Postgres(Server):
 
     def _initialize(self) -> None:
         options = ["--username", USER, "--auth", "trust", "--no-sync", "--no-locale", "--encoding", "UTF8"]
-        command = [self._program("initdb"), "--pgdata", self.folder / "data", *options]
+        command: list[str | Path] = [self._program("initdb"), "--pgdata", self.folder / "data", *options]
         with self.log_file.open("ab") as sink:
             done = subprocess.run(_unprivileged(command), stdout=sink, stderr=sink, check=False)
         if done.returncode != 0:

@@ -22,6 +22,7 @@ from typing import Any, Literal, Never
 from gapless.client.stores.port import StoreUnavailable
 from gapless.client.stores.schema import Statements, table_definitions
 from gapless.client.stores.transactional import (
+    CommitRefused,
     DedupBy,
     HandlerEndsTransaction,
     TransactionalStore,
@@ -181,6 +182,8 @@ class SqliteStore(TransactionalStore):
                     if connection.in_transaction:
                         connection.execute(_ROLLBACK)
                     raise
+            except sqlite3.IntegrityError as error:
+                raise CommitRefused(error) from error
             except sqlite3.Error as error:
                 self._disconnect()
                 raise StoreUnavailable(self._explained(error)) from error

@@ -43,6 +43,14 @@ class Retry(Exception):
     """The database gave the transaction up (a deadlock, say) and nothing was changed: run it again."""
 
 
+class CommitRefused(Exception):
+    """What handlers wrote breaks a rule that the database looks at last (a deferred constraint)."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
 class HandlerEndsTransaction(UsageError):
     """A handler tried to end the transaction that marks, offset and effects must share."""
 
@@ -90,9 +98,12 @@ class TransactionalStore(ABC):
     def _transaction(self) -> AbstractContextManager[Any]:
         """An open transaction, committed at the end, rolled back on an error.
 
-        Errors of the database come out of it as StoreUnavailable, or as Retry where nothing was changed and
-        trying again will help.
+        Errors of the database come out of it as StoreUnavailable; as Retry where nothing was changed and
+        trying again will help; as CommitRefused where what was written breaks a rule.
         """
+
+    def _before_waiting(self, transaction: Any) -> None:  # noqa: B027  # most have nothing to do
+        """Bound the time that the next statements wait for another transaction."""
 
     @abstractmethod
     def _check_after(self, transaction: Any, *, raised: bool) -> None:
@@ -122,6 +133,7 @@ class TransactionalStore(ABC):
 
         def run() -> _Owned:
             with self._transaction() as transaction:
+                self._before_waiting(transaction)
                 self._forget(transaction, key)
                 epoch, next_offset = transaction.execute(self.statements.take, key).fetchall()[0]
                 return _Owned(epoch, self._read_progress(transaction, key, next_offset))
@@ -158,6 +170,7 @@ class TransactionalStore(ABC):
     ) -> Applied:
         key = self._key(partition)
         progress, owned.progress = owned.progress, None  # believed again once the commit was answered
+        new: list[Record] = []
         try:
             with self._transaction() as transaction:
                 if progress is None:
@@ -173,6 +186,8 @@ class TransactionalStore(ABC):
                 progress.rollback()
                 owned.progress = progress
             raise
+        except CommitRefused as refused:
+            raise HandlerFailed((new or records)[0], refused.cause) from refused
         progress.commit()
         owned.progress = progress
         return Applied(len(new), len(records) - len(new))
@@ -251,6 +266,7 @@ class TransactionalStore(ABC):
     def _read_owned(self, transaction: Any, partition: TopicPartition, owned: _Owned) -> Progress:
         """The progress as the database has it, if the partition is still ours."""
         key = self._key(partition)
+        self._before_waiting(transaction)
         rows = transaction.execute(self.statements.owner, key).fetchall()
         if not rows or rows[0][0] != owned.epoch:
             raise self._taken(partition)
