@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from gapless.client.consuming.tracker import OffsetTracker
 from gapless.client.records import Record, TopicPartition
@@ -21,12 +20,14 @@ from gapless.client.records import Record, TopicPartition
 class Lane:
     """Records that are to be handled one after the other."""
 
-    __slots__ = ("batch_records", "busy", "holding", "queue")
+    __slots__ = ("batch_records", "busy", "holding", "listed", "queue")
 
     def __init__(self, holding: Holding) -> None:
         self.holding = holding
         self.queue: deque[Record] = deque()
         self.busy = False
+        self.listed = False
+        """Whether it is in line for a worker."""
         self.batch_records = 1
         """How many are taken at once: grows while they are quick, so that a slow handler holds nothing up."""
 
@@ -59,7 +60,7 @@ class Holding:
         self.committed: int | None = None
         """What the group was last told."""
         self.waiting = False
-        """Nothing may be fetched yet: a predecessor is still being handled, or another consumer was faster."""
+        """Nothing may be fetched yet: what came before is still at work, or another consumer was faster."""
         self.resume_at = 0.0
         self.target: int | None = None
         """Where to go on after waiting, if the user has chosen."""
@@ -69,11 +70,17 @@ class Holding:
         return any(lane.busy for lane in self.lanes)
 
 
-class Work(NamedTuple):
-    """Some records of a lane, for one thread."""
+class Work:
+    """Some records of a lane, for one thread. `done` tells how many of them, from the first, are done."""
 
-    lane: Lane
-    records: Sequence[Record]
+    __slots__ = ("done", "lane", "records", "told")
+
+    def __init__(self, lane: Lane, records: Sequence[Record]) -> None:
+        self.lane = lane
+        self.records = records
+        self.done = 0
+        self.told = 0
+        """How many the tracker knows to be done."""
 
     @property
     def holding(self) -> Holding:
@@ -136,9 +143,13 @@ class Backlog:
                     spread = record.offset if record.key is None else hash(record.key)
                     lanes[spread % len(lanes)].queue.append(record)
             for lane in lanes:
-                if lane.queue and not lane.busy and lane not in self._ready:
-                    self._ready.append(lane)
-                    self._has_work.notify()
+                self._list(lane)
+
+    def _list(self, lane: Lane) -> None:
+        if lane.queue and not lane.busy and not lane.listed:
+            lane.listed = True
+            self._ready.append(lane)
+            self._has_work.notify()
 
     def drop(self, partitions: Iterable[TopicPartition]) -> list[Holding]:
         """They are no longer ours: what waits is forgotten, nothing of it begins."""
@@ -221,33 +232,41 @@ class Backlog:
             if not self._has_work.wait_for(lambda: self._ready or self._stopped, timeout_s) or self._stopped:
                 return None
             lane = self._ready.popleft()
-            lane.busy = True
+            lane.busy, lane.listed = True, False
             queue = lane.queue
             return Work(lane, [queue.popleft() for _ in range(min(len(queue), lane.batch_records))])
 
-    def finish(self, work: Work, done: int | None = None, took_s: float | None = None) -> None:
-        """The first `done` records are done (all, if not told); the others wait again, in front."""
-        lane, holding, records = work.lane, work.holding, work.records
-        finished = records if done is None else records[:done]
+    def finish(self, work: Work, took_s: float | None = None) -> None:
+        """Give the lane back; what is not done waits again, in front."""
+        lane, holding = work.lane, work.holding
         with self._lock:
-            holding.tracker.done([record.offset for record in finished])
+            self._tell(work)
             if took_s is not None:
-                self._pace(lane, len(records), took_s)
+                self._pace(lane, len(work.records), took_s)
             lane.busy = False
             if not holding.gone:
-                holding.queued_records -= len(finished)
-                holding.queued_bytes -= _bytes(finished)
-                if len(finished) < len(records):
-                    lane.queue.extendleft(reversed(records[len(finished) :]))
-                if lane.queue:
-                    self._ready.append(lane)
-                    self._has_work.notify()
+                lane.queue.extendleft(reversed(work.records[work.done :]))
+                self._list(lane)
             self._has_changed.notify_all()
 
-    def progress(self, holding: Holding, record: Record) -> None:
-        """One record of work that goes on is done."""
+    def progress(self, work: Work) -> None:
+        """One record more is done, of work that goes on."""
+        work.done += 1
         with self._lock:
-            holding.tracker.done((record.offset,))
+            self._tell(work)
+
+    def _tell(self, work: Work) -> None:
+        holding = work.holding
+        new = (
+            work.records
+            if work.done - work.told == len(work.records)
+            else work.records[work.told : work.done]
+        )
+        work.told = work.done
+        holding.tracker.done([record.offset for record in new])
+        if not holding.gone:
+            holding.queued_records -= len(new)
+            holding.queued_bytes -= _bytes(new)
 
     def _pace(self, lane: Lane, records: int, took_s: float) -> None:
         if took_s > 2 * self._batch_s:

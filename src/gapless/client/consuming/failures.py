@@ -69,7 +69,7 @@ def describe(cause: Exception) -> str:
 
 def dead_letter_headers(
     record: Record, cause: Exception, attempts: int, group: str | None
-) -> list[tuple[str, bytes | None]]:
+) -> list[tuple[str, str | bytes | None]]:
     """The record's own headers, and why and whence."""
     about = {
         REASON_HEADER: describe(cause)[:_LONGEST_REASON],
@@ -79,8 +79,10 @@ def dead_letter_headers(
         PARTITION_HEADER: str(record.partition),
         OFFSET_HEADER: str(record.offset),
     }
-    kept = [(name, value) for name, value in record.headers if name not in about]
-    return [*kept, *((name, value.encode()) for name, value in about.items())]
+    kept: list[tuple[str, str | bytes | None]] = [
+        (name, value) for name, value in record.headers if name not in about
+    ]
+    return kept + [(name, value.encode()) for name, value in about.items()]
 
 
 def origin_of(headers: Sequence[tuple[str, bytes | None]]) -> tuple[TopicPartition, int] | None:

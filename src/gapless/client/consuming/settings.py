@@ -226,7 +226,9 @@ def _librdkafka(
             raise UsageError(f"properties: {name} cannot be given there; use {instead}")
     for name in ("enable.auto.commit", "enable.auto.offset.store"):
         if str(given.get(name, "false")).lower() != "false":
-            raise UsageError(f"properties: {name} would commit records that are not processed yet; leave it out")
+            raise UsageError(
+                f"properties: {name} would commit records that are not processed yet; leave it out"
+            )
     isolation = str(given.get("isolation.level", "read_committed"))
     if word is Semantics.EXACTLY_ONCE and isolation != "read_committed":
         raise UsageError(f"exactly-once with isolation.level={isolation} would process aborted records")

@@ -17,7 +17,7 @@ class InvariantViolated(Exception):
 class OffsetTracker:
     """What of one partition was delivered, and what of that is finished."""
 
-    __slots__ = ("_done", "_end", "_waiting")
+    __slots__ = ("_done", "_end", "_last", "_waiting")
 
     def __init__(self, start: int | None = None) -> None:
         self._waiting: deque[int] = deque()
@@ -25,6 +25,7 @@ class OffsetTracker:
         self._done: set[int] = set()
         """Finished ahead of one that is not."""
         self._end = start
+        self._last = -1
 
     @property
     def position(self) -> int | None:
@@ -42,9 +43,10 @@ class OffsetTracker:
         self._waiting.extend(offsets)
         if len(self._waiting) == before:
             return
-        if self._end is not None and self._waiting[before] < self._end:
-            raise InvariantViolated(f"offset {self._waiting[before]} was delivered after {self._end - 1}")
-        self._end = self._waiting[-1] + 1
+        if self._waiting[before] <= self._last:
+            raise InvariantViolated(f"offset {self._waiting[before]} was delivered after {self._last}")
+        self._last = self._waiting[-1]
+        self._end = self._last + 1
 
     def done(self, offsets: Iterable[int]) -> None:
         """These are finished, in whatever order."""

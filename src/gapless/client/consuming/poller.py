@@ -1,0 +1,462 @@
+"""The thread that talks to the cluster: it fetches, keeps the membership, commits, and hands partitions over.
+
+It never runs a handler, so it polls on however slow they are: what has no room is paused. All calls of a
+user that touch the assignment come to it as commands, and so do not meet a rebalance half way.
+
+Handing over. When partitions are revoked, what waits is forgotten, what is being handled may end (for at most
+half of max.poll.interval.ms), and what is done is committed before the group goes on. When they are lost
+there is nothing to commit: somebody else has them. A partition that comes back while a handler of its
+earlier time is still at work waits for that.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+)
+from confluent_kafka import TopicPartition as LibraryPartition
+
+from gapless.client.consuming.backlog import Backlog, Holding
+from gapless.client.consuming.settings import Settings
+from gapless.client.consuming.starting import check_offset, check_topics, translate
+from gapless.client.records import Record, TopicPartition
+from gapless.errors import UsageError
+
+_log = logging.getLogger(__name__)
+_Answer = TypeVar("_Answer")
+
+_FETCH_RECORDS = 1000
+_POLL_S = 0.1
+_FULL_FOR_S = 0.2
+"""How long to wait for room before pausing: librdkafka forgets what it has prefetched of what is paused."""
+_RETAKE_AFTER_S = 0.5
+_COMMAND_TIMEOUT_S = 60.0
+
+# The cluster will not change its mind about these; about all others librdkafka tries on by itself.
+_HOPELESS = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.INVALID_GROUP_ID,
+    KafkaError.UNSUPPORTED_VERSION,
+    KafkaError.UNSUPPORTED_ASSIGNOR,
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError._AUTHENTICATION,
+    KafkaError._AUTO_OFFSET_RESET,
+    KafkaError._INVALID_ARG,
+    KafkaError._FATAL,
+}
+
+
+def _library(partition: TopicPartition, offset: int) -> LibraryPartition:
+    return LibraryPartition(partition.topic, partition.partition, offset)
+
+
+def _ours(partition: LibraryPartition) -> TopicPartition:
+    return TopicPartition(partition.topic, partition.partition)
+
+
+class Poller:
+    """Started with `start`; ends by `stop`, or by itself when something is hopeless: see `failure`."""
+
+    def __init__(self, settings: Settings, backlog: Backlog) -> None:
+        self._settings = settings
+        self._store = settings.store
+        self._backlog = backlog
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self.ended = threading.Event()
+        self.failure: BaseException | None = None
+        self._last_error: KafkaError | None = None
+        self._next_commit = 0.0
+        self._consumer: Consumer | None = None
+        self._thread = threading.Thread(target=self._run, name="gapless-poller", daemon=True)
+
+    @property
+    def consumer(self) -> Consumer:
+        """librdkafka's, while it is open."""
+        if self._consumer is None:
+            raise UsageError("the consumer is closed")
+        return self._consumer
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    # What other threads call
+
+    def start(self) -> None:
+        """Raises Unreachable, or UsageError for topics that are not there, before anything is begun."""
+        self._consumer = Consumer(
+            {**self._settings.properties, "error_cb": self._on_error, "on_commit": self._on_commit}
+        )
+        try:
+            check_topics(self._consumer, self._settings.topics, self._settings, lambda: self._last_error)
+            self._store.open(self._settings.group or "")
+            if self._settings.topics:
+                self._consumer.subscribe(
+                    list(self._settings.topics),
+                    on_assign=self._on_assign,
+                    on_revoke=self._on_revoke,
+                    on_lost=self._on_lost,
+                )
+        except BaseException:
+            self._consumer.close()
+            self._consumer = None
+            raise
+        self._thread.start()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop, for this reason; the first one counts."""
+        if self.failure is None:
+            self.failure = error
+        self.stop()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._backlog.stop()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+
+    def call(self, command: Callable[[], _Answer]) -> _Answer:
+        """Have the polling thread do something between two polls."""
+        if threading.current_thread() is self._thread:
+            return command()
+        answer: Future[_Answer] = Future()
+
+        def obey() -> None:
+            try:
+                answer.set_result(command())
+            except Exception as error:  # noqa: BLE001 - raised for whoever asked
+                answer.set_exception(error)
+
+        self._commands.put(obey)
+        deadline = time.monotonic() + _COMMAND_TIMEOUT_S
+        while not answer.done():
+            if self.ended.is_set() or time.monotonic() > deadline:
+                raise self.failure or UsageError("the consumer is closed")
+            try:
+                return answer.result(0.05)
+            except TimeoutError:
+                if answer.done():
+                    break
+        return answer.result()
+
+    def commit_first(self, holding: Holding, offset: int) -> bool:
+        """Commit and wait for it, from a worker's thread; False if the partition is not ours any more."""
+        if holding.gone:
+            return False
+        try:
+            self._commit_now([(holding, offset)])
+        except KafkaException as error:
+            if _is_of_rebalance(error.args[0]):
+                return False
+            raise translate(error, self._settings) from error
+        # Also if it is gone by now: whoever comes next begins behind these records, so they are ours.
+        return True
+
+    def taken(self, holding: Holding) -> None:
+        """Another consumer has gone on with it: begin anew from what the store then says, if it is ours."""
+        self._commands.put(lambda: self._begin_anew(holding.partition, None, _RETAKE_AFTER_S))
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._turn()
+        except KafkaException as error:
+            self.fail(translate(error, self._settings))
+        except BaseException as error:  # noqa: BLE001 - raised for the user, by `run` or `close`
+            self.fail(error)
+        finally:
+            self._backlog.stop()
+            try:
+                self._leave()
+            except BaseException as error:  # noqa: BLE001 - as above
+                self.fail(error)
+            self.ended.set()
+
+    def _turn(self) -> None:
+        consumer, backlog = self.consumer, self._backlog
+        while not self._commands.empty():
+            self._commands.get()()
+        self._bury()
+        self._go_on()
+        full = backlog.wait_for_room(_FULL_FOR_S)
+        if full:
+            self._pause(full)
+        roomy = backlog.half_empty()
+        if roomy:
+            self._resume(roomy)
+        messages = consumer.consume(_FETCH_RECORDS, 0)
+        if not messages:
+            message = consumer.poll(_POLL_S)
+            messages = [message] if message is not None else []
+        if messages:
+            self._sort(messages)
+        now = time.monotonic()
+        if now >= self._next_commit:
+            self._next_commit = now + self._settings.commit_every_ms / 1000
+            self._commit_done()
+
+    def _sort(self, messages: Sequence[Message]) -> None:
+        found: dict[tuple[str, int], list[Record]] = {}
+        make = Record.of
+        for message in messages:
+            if message.error() is not None:
+                self._judge(message.error())
+                continue
+            record = make(message)
+            partition = record[:2]
+            if partition in found:
+                found[partition].append(record)
+            else:
+                found[partition] = [record]
+        for partition, records in found.items():
+            holding = self._backlog.get(partition)
+            if holding is not None and not holding.waiting:
+                self._backlog.put(holding, records)
+
+    def _judge(self, error: KafkaError | None) -> None:
+        if error is None:
+            return
+        self._last_error = error
+        if error.code() in _HOPELESS or error.fatal():
+            raise translate(KafkaException(error), self._settings)
+        _log.info("librdkafka: %s", error)
+
+    def _on_error(self, error: KafkaError) -> None:
+        """Called by librdkafka while it polls."""
+        self._last_error = error
+        if error.fatal() or error.code() in (
+            KafkaError._AUTHENTICATION,
+            KafkaError.SASL_AUTHENTICATION_FAILED,
+        ):
+            self.fail(translate(KafkaException(error), self._settings))
+
+    # Room
+
+    def _pause(self, holdings: Sequence[Holding]) -> None:
+        self.consumer.pause([_library(holding.partition, 0) for holding in holdings])
+        for holding in holdings:
+            holding.paused = True
+
+    def _resume(self, holdings: Sequence[Holding]) -> None:
+        self.consumer.resume([_library(holding.partition, 0) for holding in holdings])
+        for holding in holdings:
+            holding.paused = False
+
+    # Commits
+
+    @property
+    def _commits(self) -> bool:
+        return self._settings.group is not None and not self._settings.commit_first
+
+    def _commit_done(self) -> None:
+        """Without waiting: what fails is committed with the next."""
+        if not self._commits:
+            return
+        news = self._backlog.positions(self._backlog.holdings())
+        if news:
+            self.consumer.commit(
+                offsets=[_library(holding.partition, position) for holding, position in news],
+                asynchronous=True,
+            )
+            for holding, position in news:
+                holding.committed = position
+
+    def _on_commit(self, error: KafkaError | None, partitions: list[LibraryPartition]) -> None:
+        for each in partitions:
+            if error is not None or each.error is not None:
+                holding = self._backlog.get((each.topic, each.partition))
+                if holding is not None:
+                    holding.committed = None
+
+    def _commit_now(self, offsets: Sequence[tuple[Holding, int]]) -> None:
+        """And wait for it; raises KafkaException."""
+        if not offsets:
+            return
+        answers = self.consumer.commit(
+            offsets=[_library(holding.partition, offset) for holding, offset in offsets], asynchronous=False
+        )
+        for answer in answers or ():
+            if answer.error is not None:
+                raise KafkaException(answer.error)
+        for holding, offset in offsets:
+            holding.committed = offset
+
+    def commit_done_now(self) -> None:
+        """All that is done; to be called by `call`."""
+        self._commit_now(self._backlog.positions(self._backlog.holdings()))
+
+    # Rebalances: called by librdkafka while it polls, in this thread
+
+    def _on_assign(self, _consumer: Consumer, partitions: list[LibraryPartition]) -> None:
+        self.hold(partitions, incremental=self._settings.incremental)
+
+    def hold(self, partitions: list[LibraryPartition], *, incremental: bool) -> None:
+        """Begin with these partitions, where the store (else their offset, else the group) says."""
+        waiting = []
+        for each in partitions:
+            partition = _ours(each)
+            if self._backlog.is_leaving(partition):
+                holding = self._backlog.add(partition, None)
+                holding.waiting = holding.paused = True
+                holding.target = each.offset if each.offset >= 0 else None
+                waiting.append(each)
+            else:
+                start = self._begin(partition)
+                if each.offset < 0 and start is not None:
+                    each.offset = start
+                self._backlog.add(partition, each.offset if each.offset >= 0 else None)
+        if incremental:
+            self.consumer.incremental_assign(partitions)
+        else:
+            self.consumer.assign(partitions)
+        if waiting:
+            self.consumer.pause(waiting)
+
+    def _begin(self, partition: TopicPartition) -> int | None:
+        start = self._store.take(partition)
+        if start is not None:
+            check_offset(self.consumer, partition, start)
+        return start
+
+    def _on_revoke(self, _consumer: Consumer, partitions: list[LibraryPartition]) -> None:
+        self._hand_over([_ours(each) for each in partitions], self._settings.max_poll_s / 2)
+
+    def _on_lost(self, _consumer: Consumer, partitions: list[LibraryPartition]) -> None:
+        _log.warning(
+            "the group went on without this consumer: %s", ", ".join(str(_ours(p)) for p in partitions)
+        )
+        self._release(self._backlog.drop([_ours(each) for each in partitions]))
+
+    def _hand_over(self, partitions: Sequence[TopicPartition], patience_s: float) -> None:
+        holdings = self._backlog.drop(partitions)
+        if not self._backlog.wait_until_idle(holdings, patience_s):
+            _log.warning("a handler is still at work after %.1f s: its record may come again", patience_s)
+        if self._commits:
+            try:
+                self._commit_now(self._backlog.positions(holdings))
+            except KafkaException as error:
+                _log.warning("what was done last could not be committed, and may come again: %s", error)
+        self._release(holdings)
+
+    def _release(self, holdings: Sequence[Holding]) -> None:
+        """Those on which a handler works are released when it ends."""
+        for holding in holdings:
+            if not holding.busy and not holding.waiting:
+                self._store.release(holding.partition)
+
+    def _bury(self) -> None:
+        for holding in self._backlog.left():
+            self._store.release(holding.partition)
+
+    # Beginning anew: after a seek, or when another consumer was faster
+
+    def _begin_anew(self, partition: TopicPartition, target: int | None, after_s: float = 0.0) -> None:
+        """Forget what waits of a partition, and go on from elsewhere as soon as nobody works on it."""
+        dropped = self._backlog.drop([partition])
+        if not dropped:
+            return
+        self._release(dropped)
+        holding = self._backlog.add(partition, None)
+        self._pause([holding])
+        holding.waiting = True
+        holding.target = target
+        holding.resume_at = time.monotonic() + after_s
+        self._go_on()
+
+    def _go_on(self) -> None:
+        for holding in self._backlog.holdings():
+            if (
+                holding.waiting
+                and time.monotonic() >= holding.resume_at
+                and not self._backlog.is_leaving(holding.partition)
+            ):
+                self._bury()
+                start = self._begin(holding.partition)
+                self._resume_at(holding, start if holding.target is None else holding.target)
+
+    def _resume_at(self, holding: Holding, offset: int | None) -> None:
+        if offset is None:
+            offset = self._committed_or_reset(holding.partition)
+        try:
+            self.consumer.seek(_library(holding.partition, offset))
+        except KafkaException as error:
+            # Just assigned: librdkafka may not have begun with it.
+            _log.debug("%s cannot be sought yet: %s", holding.partition, error)
+            holding.resume_at = time.monotonic() + _POLL_S
+            return
+        holding.waiting = False
+        self._resume([holding])
+
+    def _committed_or_reset(self, partition: TopicPartition) -> int:
+        found = self.consumer.committed([_library(partition, 0)], self._settings.connect_timeout_s)[0]
+        if found.offset >= 0:
+            return int(found.offset)
+        return OFFSET_END if self._settings.from_latest else OFFSET_BEGINNING
+
+    # Commands of the user; to be called by `call`
+
+    def assign(self, starts: Mapping[TopicPartition, int | None]) -> None:
+        """Hold exactly these partitions, outside of the group's sharing."""
+        topics = {each.topic for each in starts}
+        check_topics(self.consumer, sorted(topics), self._settings, lambda: self._last_error)
+        self._hand_over(
+            [holding.partition for holding in self._backlog.holdings()], self._settings.max_poll_s / 2
+        )
+        self.hold(
+            [
+                LibraryPartition(each.topic, each.partition) if start is None else _library(each, start)
+                for each, start in starts.items()
+            ],
+            incremental=False,
+        )
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        if self._backlog.get(partition) is None:
+            raise UsageError(f"{partition} is not assigned to this consumer")
+        self._begin_anew(partition, offset)
+
+    def _leave(self) -> None:
+        """Finish what is being handled, commit, leave the group."""
+        consumer = self.consumer
+        try:
+            self._hand_over(
+                [holding.partition for holding in self._backlog.holdings()], self._settings.close_timeout_s
+            )
+        finally:
+            consumer.close()
+            self._consumer = None
+            self._store.close()
+
+
+def _is_of_rebalance(error: Any) -> bool:
+    return isinstance(error, KafkaError) and error.code() in (
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.STALE_MEMBER_EPOCH,
+        KafkaError.FENCED_MEMBER_EPOCH,
+        KafkaError._STATE,
+    )

@@ -1,0 +1,92 @@
+"""Whether a consumer can begin: is the cluster there, the topics, the offset? And what librdkafka means.
+
+Each question is asked before anything is done, and its answer, where it is no, is one line for a person.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as LibraryPartition
+
+from gapless.client.consuming.settings import Settings
+from gapless.client.records import TopicPartition
+from gapless.errors import GaplessError, Unreachable, UsageError
+
+_log = logging.getLogger(__name__)
+_WATERMARKS_TIMEOUT_S = 10.0
+
+_AWAY = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
+_REFUSED = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
+
+
+class NotAuthorized(GaplessError):
+    """The cluster knows us and does not let us."""
+
+
+class OffsetsAhead(GaplessError):
+    """The store is further than the log: not the log that it knew."""
+
+
+def translate(error: KafkaException, settings: Settings) -> GaplessError:
+    """What librdkafka says, for a person."""
+    cause = error.args[0]
+    if not isinstance(cause, KafkaError):
+        return GaplessError(str(error))
+    code, said = cause.code(), cause.str()
+    if code in _AWAY:
+        return Unreachable(f"no broker answers at {settings.bootstrap}: {said}")
+    if code in _REFUSED:
+        return Unreachable(f"{settings.bootstrap} refuses our credentials: {said}")
+    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return NotAuthorized(f"not allowed to read {', '.join(settings.topics)}: {said}")
+    if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return NotAuthorized(f"not allowed to be in group {settings.group!r}: {said}")
+    if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return UsageError(f"a topic is not there: {said}")
+    if code == KafkaError._AUTO_OFFSET_RESET:
+        return GaplessError(f"the group's offset is not in the log, and auto.offset.reset is 'error': {said}")
+    return GaplessError(f"the consumer cannot go on: {said}")
+
+
+def check_topics(
+    consumer: Consumer,
+    topics: Sequence[str],
+    settings: Settings,
+    last_error: Callable[[], KafkaError | None],
+) -> None:
+    """Raises Unreachable, NotAuthorized or UsageError. Patterns (`^...`) match what is there, or will be."""
+    for topic in topics:
+        if topic.startswith("^"):
+            continue
+        try:
+            found = consumer.list_topics(topic, timeout=settings.connect_timeout_s).topics[topic]
+        except KafkaException as error:
+            consumer.poll(0)  # serves error_cb, which knows more than that nobody answered
+            known = last_error()
+            raise translate(error if known is None else KafkaException(known), settings) from error
+        if found.error is None:
+            continue
+        if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise UsageError(f"topic {topic!r} is not there: create it, or correct its name")
+        raise translate(KafkaException(found.error), settings)
+
+
+def check_offset(consumer: Consumer, partition: TopicPartition, start: int) -> None:
+    """That the log still has what the store wants next."""
+    try:
+        low, high = consumer.get_watermark_offsets(
+            LibraryPartition(partition.topic, partition.partition), timeout=_WATERMARKS_TIMEOUT_S
+        )
+    except KafkaException as error:
+        _log.warning("%s: cannot compare the store's offset with the log: %s", partition, error)
+        return
+    if start > high:
+        raise OffsetsAhead(
+            f"the store has done {partition} up to offset {start}, but the log ends at {high}: was the topic "
+            "deleted and made again? Use another group, or remove this one's rows from the store"
+        )
+    if start < low:
+        _log.error("%s: offsets %d to %d were deleted before they were read", partition, start, low - 1)
