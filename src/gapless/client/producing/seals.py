@@ -14,10 +14,14 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 
 from gapless.client.formats import Interval, Seal
+from gapless.client.spool.records import Spooled
+
+StreamKey = tuple[bytes, str, int]
+"""(incarnation, topic, partition): what a sequence counts in."""
 
 MAX_INTERVALS_PER_SEAL = 2_000
 """So that a seal stays below the size that brokers accept (1 MB), whatever the topics are called."""
@@ -138,3 +142,91 @@ def seals_of(
         )
         for at in range(0, len(intervals), MAX_INTERVALS_PER_SEAL)
     ]
+
+
+class Promises:
+    """What the transactional path promises: a transaction is acknowledged when it is committed, and sealed in
+    a later one. `open_*` is what the transaction that is open holds; it is decided by `commit` or `abort`.
+
+    Sequences of the spool's own incarnation are dense and sent in order, so the last of each transaction is
+    enough. Records of other incarnations (which an at-least-once producer had left in the spool) are counted
+    one by one.
+    """
+
+    def __init__(self, source: str, incarnation: bytes) -> None:
+        self._source = source
+        self._incarnation = incarnation
+        self._acknowledged: dict[bytes, Acknowledged] = {incarnation: Acknowledged()}
+        self._following: dict[tuple[str, int], int] = {}
+        self._open_lasts: dict[tuple[str, int], int] = {}
+        self._open_others: list[Spooled] = []
+        self._open_seals: list[Seal] = []
+
+    @property
+    def anything(self) -> bool:
+        return any(each.anything for each in self._acknowledged.values())
+
+    def recovered(self, following: Mapping[StreamKey, int]) -> list[Seal]:
+        """Seals for all that earlier processes have sent, whether or not they came to promise it."""
+        own = self._own(following)
+        intervals = tuple(Interval(*where, 0, own[where] - 1) for where in sorted(own))
+        return seals_of(self._source, self._incarnation, "recovered", intervals, _counts(own))
+
+    def begin_at(self, following: Mapping[StreamKey, int]) -> None:
+        """Promise from here on: these are the next sequences."""
+        self._following = self._own(following)
+        self._acknowledged = {self._incarnation: Acknowledged(_counts(self._following))}
+
+    def add(self, records: Sequence[Spooled]) -> None:
+        """Records that the open transaction sends."""
+        lasts = {(each[1], each[2], each[3]): each[4] for each in records}
+        foreign = False
+        for (incarnation, topic, partition), last in lasts.items():
+            if incarnation == self._incarnation:
+                self._open_lasts[topic, partition] = last
+            else:
+                foreign = True
+        if foreign:
+            self._open_others += [each for each in records if each.incarnation != self._incarnation]
+
+    def seals(self, reason: str) -> list[Seal]:
+        """Seals that the open transaction writes: for all that earlier ones have sent."""
+        for incarnation, acknowledged in self._acknowledged.items():
+            self._open_seals += acknowledged.take_seals(self._source, incarnation, reason)
+        return self._open_seals
+
+    def commit(self) -> None:
+        """What the open transaction held is in the cluster."""
+        own = self._acknowledged[self._incarnation]
+        for where, last in self._open_lasts.items():
+            own.note_run(*where, self._following.get(where, 0), last)
+            self._following[where] = last + 1
+        for each in self._open_others:
+            of_another = self._acknowledged.setdefault(each.incarnation, Acknowledged())
+            of_another.note(each.topic, each.partition, each.sequence)
+        self._clear()
+
+    def abort(self) -> None:
+        """Nothing of the open transaction counts: the next seals have to tell what its seals did."""
+        for seal in self._open_seals:
+            self._acknowledged[seal.incarnation].put_back(seal.intervals)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._open_lasts.clear()
+        self._open_others.clear()
+        self._open_seals.clear()
+
+    def _own(self, following: Mapping[StreamKey, int]) -> dict[tuple[str, int], int]:
+        return {
+            (topic, partition): sequence
+            for (incarnation, topic, partition), sequence in following.items()
+            if incarnation == self._incarnation and sequence > 0
+        }
+
+
+def _counts(following: Mapping[tuple[str, int], int]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for (topic, _), sequence in following.items():
+        counts[topic] = counts.get(topic, 0) + sequence
+    return counts

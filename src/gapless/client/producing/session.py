@@ -1,0 +1,131 @@
+"""One transactional producer of librdkafka, from `init_transactions` to its end.
+
+Whatever goes wrong in a transaction ends the session. An error while committing may mean that the commit has
+happened; "fenced" may mean that another producer has taken over, or just that the transaction took too long.
+A new session fences this one, which decides all that was open, and then reads what is true.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer, TopicPartition
+
+from gapless.client.formats import (
+    LEDGER_TOPIC,
+    SEQUENCE_HEADER,
+    SOURCE_HEADER,
+    Seal,
+    sequence_header,
+    source_header,
+)
+from gapless.client.spool.records import Spooled
+
+SLICE_S = 1.0
+"""How long a call into librdkafka may take before we look whether it is still wanted."""
+_FULL_QUEUE_S = 0.01
+_DELIVERY_TIMEOUTS = ("delivery.timeout.ms", "message.timeout.ms")
+
+
+class Ended(Exception):
+    """The producer is being closed; what was under way is decided by the next session."""
+
+
+class Session:
+    """Begin, produce, commit; any KafkaException means: discard it and open another."""
+
+    def __init__(
+        self, properties: Mapping[str, Any], source: str, *, wanted: Callable[[], bool], patience_s: float
+    ) -> None:
+        self._source = source
+        self._wanted = wanted
+        self._patience_s = patience_s
+        self._made_by: dict[bytes, tuple[str, bytes]] = {}
+        self._producer = Producer(
+            {
+                "reconnect.backoff.max.ms": 1_000,
+                # A record is tried for as long as its transaction may last: then the next one tries.
+                **{name: value for name, value in properties.items() if name not in _DELIVERY_TIMEOUTS},
+                "transactional.id": source,
+                # Only failures are told one by one; that the others arrived is what the commit says.
+                "delivery.report.only.error": True,
+            }
+        )
+
+    def init(self) -> None:
+        """Fence every earlier session of this source; return when all its transactions are decided."""
+        self._insist(self._producer.init_transactions)
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def produce(self, records: Sequence[Spooled]) -> None:
+        """Hand records to librdkafka, with their identities. This loop is what bounds the throughput."""
+        produce, made_by, sequence_of = self._producer.produce, self._made_by, sequence_header
+        for record in records:
+            _, incarnation, topic, partition, sequence, timestamp_ms, key, value, others = record
+            source = made_by.get(incarnation) or self._know(incarnation)
+            headers: list[tuple[str, str | bytes | None]] = [
+                source,
+                (SEQUENCE_HEADER, sequence_of(sequence)),
+                *others,
+            ]
+            try:
+                produce(topic, value, key, partition, None, None, timestamp_ms or 0, headers)
+            except BufferError:
+                self._produce_slowly(record, headers)
+
+    def seal(self, seals: Iterable[Seal]) -> None:
+        """Write seals to the ledger, in the transaction that is open."""
+        for seal in seals:
+            self._producer.produce(LEDGER_TOPIC, seal.to_bytes(), seal.key())
+
+    def set(self, group: object, offset: TopicPartition) -> None:
+        """Change a register of the ledger, in the transaction that is open."""
+        self._insist(lambda timeout: self._producer.send_offsets_to_transaction([offset], group, timeout))
+
+    def commit(self) -> None:
+        self._insist(self._producer.commit_transaction)
+
+    def discard(self) -> None:
+        """Forget everything that is under way; nothing is waited for."""
+        self._producer.purge(blocking=False)
+        self._producer.poll(0)
+
+    def _insist(self, call: Callable[[float], object]) -> None:
+        """Call again as long as librdkafka says that it may be, for as long as our patience lasts."""
+        give_up_at = time.monotonic() + self._patience_s
+        while True:
+            try:
+                call(SLICE_S)
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() >= give_up_at:
+                    raise
+            if not self._wanted():
+                raise Ended
+            self._producer.poll(0)
+
+    def _produce_slowly(self, record: Spooled, headers: list[tuple[str, str | bytes | None]]) -> None:
+        """The queue is full: records leave it while we wait."""
+        while self._wanted():
+            self._producer.poll(_FULL_QUEUE_S)
+            try:
+                self._producer.produce(
+                    record.topic,
+                    record.value,
+                    record.key,
+                    record.partition,
+                    timestamp=record.timestamp_ms or 0,
+                    headers=headers,
+                )
+                return
+            except BufferError:
+                continue
+        raise Ended
+
+    def _know(self, incarnation: bytes) -> tuple[str, bytes]:
+        header = self._made_by[incarnation] = (SOURCE_HEADER, source_header(self._source, incarnation))
+        return header
