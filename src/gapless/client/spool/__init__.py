@@ -14,7 +14,8 @@ from gapless.client.spool.errors import (
     SpoolRestored,
 )
 from gapless.client.spool.records import Spooled, Ticket
-from gapless.client.spool.spool import Spool, StreamKey
+from gapless.client.spool.spool import Spool
+from gapless.client.spool.streams import StreamKey
 
 __all__ = [
     "NotKept",

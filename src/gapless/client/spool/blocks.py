@@ -1,7 +1,8 @@
 """The bytes of a spool's segments.
 
     segment   "gapspool", version (u32), 4 zero bytes, incarnation (8), then blocks
-    block     "GSB\\x01", CRC-32C (u32), length of the body (u32), records (u32), position of the first (u64), body
+    block     "GSB\\x01", CRC-32C (u32), length of the body (u32), records (u32),
+              position of the first (u64), body
     body      declared streams (u32), each: id (u32), incarnation (8), partition (u32), next sequence (u64),
               length of the topic (u16), topic;
               then one column after the other, with one entry per record: stream (u32), sequence (u64),
@@ -21,6 +22,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
@@ -75,7 +77,8 @@ Row = tuple[Stream, int, int, bytes | None, bytes | None, bytes]
 """A record that waits: stream, sequence, timestamp, key, value, encoded headers."""
 
 
-class BlockHeader(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BlockHeader:
     """What comes before a block's body."""
 
     crc: int
@@ -92,13 +95,13 @@ class Columns(NamedTuple):
     """A block's body, taken apart but for its keys, values and headers."""
 
     declared: list[Stream]
+    content_at: int
     streams: array[int]
     sequences: array[int]
     timestamps: array[int]
     key_lengths: array[int]
     value_lengths: array[int]
     header_lengths: array[int]
-    content_at: int
 
 
 def seed_of(incarnation: bytes) -> int:
@@ -240,7 +243,7 @@ def decode_columns(header: BlockHeader, body: bytes) -> Columns:
             column.byteswap()
         columns.append(column)
         at += size
-    return Columns(declared, *columns, content_at=at)
+    return Columns(declared, at, *columns)
 
 
 def decode_records(
@@ -254,7 +257,7 @@ def decode_records(
         raise ValueError("the block's lengths do not add up")
     records = []
     position = header.first
-    for id_, sequence, timestamp, key_length, value_length, headers_length in zip(*columns[1:7], strict=True):
+    for id_, sequence, timestamp, key_length, value_length, headers_length in zip(*columns[2:], strict=True):
         stream = streams[id_]
         key = value = None
         if key_length >= 0:

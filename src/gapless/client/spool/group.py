@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from gapless.client.spool.blocks import Row
 from gapless.client.spool.errors import SpoolError
 
@@ -9,7 +11,7 @@ from gapless.client.spool.errors import SpoolError
 class Group:
     """What is pending, and in the end whether it was stored."""
 
-    __slots__ = ("failure", "first", "is_stored", "rows", "since", "size_bytes")
+    __slots__ = ("_door", "failure", "first", "is_stored", "is_urgent", "rows", "since", "size_bytes")
 
     def __init__(self, first: int) -> None:
         self.first = first
@@ -18,9 +20,26 @@ class Group:
         """Of its records, as they will be on disk."""
         self.since = 0.0
         """When its first record came."""
+        self.is_urgent = False
+        """Somebody waits for it."""
         self.is_stored = False
         self.failure: SpoolError | None = None
+        self._door = threading.Lock()
+        self._door.acquire()
 
     @property
     def end(self) -> int:
         return self.first + len(self.rows)
+
+    def settle(self, failure: SpoolError | None) -> None:
+        """Stored, or never."""
+        self.failure = failure
+        self.is_stored = failure is None
+        self._door.release()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Whether it is settled, at the latest after the timeout."""
+        if not self._door.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+            return False
+        self._door.release()  # for the next who waits: far quicker than a condition
+        return True

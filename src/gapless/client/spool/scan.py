@@ -1,9 +1,9 @@
 """Reading a segment from its beginning: block after block, and what it is that comes after the last good one.
 
 A segment that is not the last is valid up to the first position of the next one. What lies behind that was
-never stored: a write that failed, after which the spool went on in a new segment. In the last one all is valid
-up to the first block that is not; if a good block comes after that, the bytes between were damaged, since
-each block was durable before the next was written.
+never stored: a write that failed, after which the spool went on in a new segment. In the last one all is
+valid up to the first block that is not; if a good block comes after that, the bytes between were damaged,
+since each block was durable before the next was written.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from gapless.client.spool import blocks
 from gapless.client.spool.blocks import BlockHeader, Columns, Stream
@@ -63,7 +63,7 @@ class Scan:
     streams: dict[int, Stream] = field(default_factory=dict)
     _seed: int = 0
 
-    def open(self) -> Scan:
+    def open(self) -> Self:
         """Check what a segment begins with: that part was durable before the file got its name."""
         self.fd = os.open(self.path, os.O_RDONLY)
         try:
@@ -78,7 +78,7 @@ class Scan:
             os.close(self.fd)
             self.fd = -1
 
-    def __enter__(self) -> Scan:
+    def __enter__(self) -> Self:
         return self.open() if self.fd < 0 else self
 
     def __exit__(self, *_: object) -> None:

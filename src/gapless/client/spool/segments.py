@@ -12,6 +12,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from gapless.client.spool import blocks
@@ -60,8 +61,8 @@ class Segments:
             streams = self._open_last(self.all[-1])
         if self.end < stored_at_least:
             raise SpoolDamaged(
-                f"the spool {self.folder} ends at position {self.end}, but {stored_at_least} records were stored:"
-                " its last segment was damaged or removed; nothing was changed, restore it"
+                f"the spool {self.folder} ends at position {self.end}, but {stored_at_least} records were"
+                " stored: its last segment was damaged or removed; nothing was changed, restore it"
             )
         if not self.all:
             self._begin(0, [])
@@ -151,7 +152,7 @@ class Segments:
     def note_sent(self, position: int) -> None:
         """Remember since when the segments below the position are no longer needed."""
         segments = self.all
-        for segment, following in zip(segments, segments[1:], strict=False):
+        for segment, following in pairwise(segments):
             if following.first > position:
                 break
             if segment.sent_at_s is None:
@@ -160,7 +161,7 @@ class Segments:
 
     def recall_sent(self, position: int) -> None:
         """On opening: those below the position were touched when they had been sent."""
-        for segment, following in zip(self.all, self.all[1:], strict=False):
+        for segment, following in pairwise(self.all):
             if following.first <= position:
                 segment.sent_at_s = segment.path.stat().st_mtime
 

@@ -1,0 +1,315 @@
+"""Group commit: any thread appends, one thread writes, and one sync is for all that came meanwhile.
+
+A group begins with the first record that is appended to it and ends when the writer takes it: at once if
+somebody waits for it, else a few milliseconds later. Only the writer touches the disk, so an interrupt
+(Ctrl-C) of a thread that appends or waits cannot tear anything.
+
+When the disk refuses a write or a sync, no record of the group is stored, nor any that was appended behind
+it. Their tickets tell the error; their positions and sequences go to the records that come next. From then on
+each append waits until its record is stored, and so raises what the disk says, until one succeeds.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from gapless.client.records import Headers
+from gapless.client.spool import blocks
+from gapless.client.spool.blocks import Stream
+from gapless.client.spool.errors import SpoolClosed, SpoolFailed
+from gapless.client.spool.group import Group
+from gapless.client.spool.records import Ticket
+from gapless.client.spool.room import Room
+from gapless.client.spool.segments import Segments
+from gapless.client.spool.streams import Streams
+from gapless.client.spool.tail import Tail
+from gapless.errors import UsageError
+
+LINGER_S = 0.005
+_LOOK_FOR_OLD_S = 60.0
+_TAIL_BYTES = 16 << 20
+_new_ticket = tuple.__new__  # twice as fast as the class, and made for each record
+_log = logging.getLogger(__name__)
+
+
+class GroupCommit:
+    """The writing half of a spool."""
+
+    def __init__(
+        self, segments: Segments, streams: Streams, room: Room, *, keep_s: float, linger_s: float
+    ) -> None:
+        self._segments = segments
+        self._streams = streams
+        self._own = streams.own
+        self._room = room
+        self._keep_s = keep_s
+        self._linger_s = linger_s
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        """Something was stored or failed, sent, deleted or closed."""
+        self._bell = threading.Lock()
+        """Wakes the writer when it is released; only with the lock held."""
+        self._bell.acquire()
+        self._writer_is_idle = False
+        self._must_roll = False
+        self._is_well = True
+        self._is_closed = False
+        self._stored_listeners: list[Callable[[int], None]] = []
+        self._failed_listeners: list[Callable[[SpoolFailed], None]] = []
+        self.path = segments.folder
+        self.stored = segments.end
+        """Where the records end that are on disk: the position of the next one."""
+        self.sent = 0
+        self._tail = Tail(_TAIL_BYTES)
+        self._pending = Group(self.stored)
+        self._grant_room()
+        self._writer = threading.Thread(target=self._write_groups, name="gapless-spool", daemon=True)
+
+    # Appending
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+        *,
+        incarnation: bytes | None = None,
+        sequence: int | None = None,
+    ) -> Ticket:
+        """Queue a record for the group commit; its sequence is the stream's next unless it has one already.
+
+        Raises SpoolFull, SpoolClosed, and SpoolFailed while the disk is known to refuse.
+        """
+        if value.__class__ is not bytes and value is not None:
+            raise UsageError(f"a record's value must be bytes or None, not {type(value).__name__}")
+        if key.__class__ is not bytes and key is not None:
+            raise UsageError(f"a record's key must be bytes or None, not {type(key).__name__}")
+        if timestamp_ms is None:
+            timestamp_ms = blocks.NO_TIMESTAMP
+        elif timestamp_ms.__class__ is not int or not -1 << 62 < timestamp_ms < 1 << 62:
+            raise UsageError(f"a record's timestamp is a number of milliseconds, not {timestamp_ms!r}")
+        encoded = blocks.encode_headers(headers) if headers else b""
+        size = blocks.RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + len(encoded)
+        with self._lock:
+            if incarnation is None and sequence is None:
+                stream = self._own.get((topic, partition)) or self._add_own(topic, partition)
+            else:
+                stream = self._streams.foreign(incarnation, topic, partition, sequence)
+                self._grant_room()
+            if size > self._room.granted_bytes:
+                self._wait_for_room(size)
+            number = stream.next_sequence if sequence is None else sequence
+            group = self._pending
+            rows = group.rows
+            row = (stream, number, timestamp_ms, key, value, encoded)
+            position = group.first + len(rows)
+            # No call between these two: an interrupt can come only after both.
+            stream.next_sequence = number + 1
+            rows.append(row)
+            self._room.granted_bytes -= size
+            if self._writer_is_idle:
+                self._wake_for(group)
+        ticket: Ticket = _new_ticket(Ticket, (position, number, group))
+        if not self._is_well:
+            self.wait_stored(ticket)
+        return ticket
+
+    def _add_own(self, topic: str, partition: int) -> Stream:
+        stream = self._streams.add_own(topic, partition)
+        self._grant_room()
+        return stream
+
+    def _wake_for(self, group: Group) -> None:
+        self._writer_is_idle = False
+        group.since = time.monotonic()
+        self._ring()
+
+    @property
+    def end(self) -> int:
+        """The position that the next record will get."""
+        return self._pending.end
+
+    def next_sequence(self, topic: str, partition: int) -> int:
+        """The sequence that the next record there will get."""
+        stream = self._own.get((topic, partition))
+        return stream.next_sequence if stream else 0
+
+    def wait_stored(self, ticket: Ticket, timeout: float | None = None) -> bool:
+        """True once the record is on disk, False after the timeout; raises SpoolFailed if it never will be.
+
+        With a timeout of 0 it only asks the writer not to linger.
+        """
+        group = ticket.group
+        if not group.is_stored:
+            with self._lock:
+                if group is self._pending and not group.is_urgent:
+                    group.is_urgent = True
+                    self._ring()
+            if not group.wait(timeout):
+                return False
+            if group.failure is not None:
+                raise group.failure
+        return True
+
+    def _ring(self) -> None:
+        """Wake the writer; the lock is held."""
+        if self._bell.locked():
+            self._bell.release()
+
+    def on_stored(self, listener: Callable[[int], None]) -> None:
+        """Call `listener(stored)` after each group, on the spool's thread.
+
+        It must be quick, and must not wait for a lock that is held around append().
+        """
+        self._stored_listeners.append(listener)
+
+    def on_failed(self, listener: Callable[[SpoolFailed], None]) -> None:
+        """Call `listener(error)` after a group failed: its tickets tell it as `.failure`. As on_stored."""
+        self._failed_listeners.append(listener)
+
+    # Room
+
+    def _grant_room(self) -> None:
+        self._room.grant(self._pending, self._segments.size_bytes, self._streams.declared_bytes)
+
+    def _wait_for_room(self, size: int) -> None:
+        """Until the record fits; the lock is held, but let go meanwhile."""
+        deadline = self._room.deadline()
+        while True:
+            if self._is_closed:
+                raise SpoolClosed(f"the spool {self.path} is closed")
+            self._grant_room()
+            if self._room.fits(size, self._pending):
+                return
+            if not self._room.is_bounded_for(size):
+                self._pending.is_urgent = True  # only the disk must catch up
+                self._ring()
+                self._changed.wait()
+            elif not self._give_up_sent():
+                self._changed.wait(self._room.wait_s(size, deadline, self.path, self._segments.size_bytes))
+
+    def _give_up_sent(self) -> bool:
+        """Delete a segment that is only kept, or have it done soon; whether there is one."""
+        segments = self._segments
+        if self._delete_sent(before_s=None):
+            return True
+        if len(segments.all) == 1 and self.sent == self.end and self.sent > segments.first:
+            self._must_roll = True
+            self._ring()
+            self._changed.wait()
+            return len(segments.all) > 1
+        return False
+
+    def _delete_sent(self, before_s: float | None) -> bool:
+        """The oldest segment, if it was sent (before that time); whether one was deleted."""
+        try:
+            deleted = self._segments.delete_first_if_sent(before_s)
+        except OSError as error:
+            _log.warning("the spool %s could not delete a segment: %s", self.path, error)
+            return False
+        if deleted:
+            self._grant_room()
+            self._changed.notify_all()
+        return deleted
+
+    def _delete_old(self) -> None:
+        while self._delete_sent(time.time() - self._keep_s):
+            pass
+
+    # The writer
+
+    def _write_groups(self) -> None:
+        while (group := self._next_group()) is not None:
+            if group.rows:
+                self._commit(group)
+            else:
+                self._roll()
+
+    def _next_group(self) -> Group | None:
+        """A group whose time has come, an empty one to begin a new segment; None when closed."""
+        while True:
+            with self._lock:
+                group = self._pending
+                if group.rows:
+                    due = self._is_closed or group.is_urgent
+                    wait_s = 0.0 if due else group.since + self._linger_s - time.monotonic()
+                    if wait_s <= 0:
+                        return self._take_pending()
+                elif self._is_closed:
+                    return None
+                elif self._must_roll:
+                    return group
+                else:
+                    wait_s = _LOOK_FOR_OLD_S
+                    self._writer_is_idle = True
+                    self._delete_old()
+            self._bell.acquire(timeout=wait_s)
+            self._writer_is_idle = False
+
+    def _take_pending(self) -> Group:
+        """What is appended from now on is for the next group. The lock is held."""
+        group = self._pending
+        self._room.take(group)
+        self._pending = Group(group.end)
+        self._pending.since = time.monotonic()
+        self._grant_room()
+        return group
+
+    def _commit(self, group: Group) -> None:
+        failure: SpoolFailed | None = None
+        try:
+            self._segments.write(group.first, group.rows, self._streams.all())
+        except (OSError, MemoryError) as error:
+            reason = (isinstance(error, OSError) and error.strerror) or str(error)
+            failure = SpoolFailed(
+                f"the spool {self.path} could not store {len(group.rows)} records: {reason}"
+            )
+        with self._lock:
+            self._room.written()
+            if failure is None:
+                self.stored = group.end
+                self._tail.add(group)
+                self._is_well = True
+            else:
+                self._take_back(failure)
+            group.settle(failure)
+            self._grant_room()
+            self._changed.notify_all()
+        self._tell_listeners(failure)
+
+    def _take_back(self, failure: SpoolFailed) -> None:
+        """As if none of what is not stored had been appended."""
+        self._is_well = False
+        pending = self._pending
+        self._pending = Group(self.stored)
+        self._streams.take_back()
+        self._room.take_back()
+        pending.settle(failure)
+
+    def _tell_listeners(self, failure: SpoolFailed | None) -> None:
+        try:
+            if failure is None:
+                for tell_stored in self._stored_listeners:
+                    tell_stored(self.stored)
+            else:
+                for tell_failed in self._failed_listeners:
+                    tell_failed(failure)
+        except Exception:  # noqa: BLE001 - whatever it is, the writer must go on for the others
+            _log.exception("a listener of the spool %s failed", self.path)
+
+    def _roll(self) -> None:
+        """Go on in a new segment, so that the last one, which was sent, can be deleted."""
+        try:
+            self._segments.begin_next(self.stored, self._streams.all())
+            self._segments.note_sent(self.sent)
+        except OSError as error:
+            _log.warning("the spool %s could not begin a segment: %s", self.path, error)
+        with self._lock:
+            self._must_roll = False
+            self._changed.notify_all()
