@@ -149,14 +149,14 @@ def _packed(code: str, numbers: Iterable[int]) -> bytes:
     return column.tobytes()
 
 
+def _same(code: str, number: int, count: int) -> bytes:
+    return _packed(code, [number]) * count
+
+
 def _lengths(values: Sequence[bytes | None]) -> bytes:
     if None in values:
         return _packed("i", [-1 if value is None else len(value) for value in values])
     return _packed("i", map(len, values))  # type: ignore[arg-type]
-
-
-def _joined(values: Sequence[bytes | None]) -> bytes:
-    return b"".join(filter(None, values))
 
 
 def encode_declared(streams: Sequence[Stream]) -> bytes:
@@ -175,19 +175,23 @@ def encode_declared(streams: Sequence[Stream]) -> bytes:
 def encode_body(declared: Sequence[Stream], rows: Sequence[Row]) -> bytes:
     if not rows:
         return encode_declared(declared)
+    count = len(rows)
     streams, sequences, timestamps, keys, values, headers = zip(*rows, strict=True)
+    has_keys = keys.count(None) < count
+    has_headers = any(headers)
+    one_stream = streams.count(streams[0]) == count
     return b"".join(
         [
             encode_declared(declared),
-            _packed("I", [stream.id for stream in streams]),
+            _same("I", streams[0].id, count) if one_stream else _packed("I", [each.id for each in streams]),
             _packed("Q", sequences),
             _packed("q", timestamps),
-            _lengths(keys),
+            _lengths(keys) if has_keys else _same("i", -1, count),
             _lengths(values),
-            _packed("I", map(len, headers)),
-            _joined(keys),
-            _joined(values),
-            b"".join(headers),
+            _packed("I", map(len, headers)) if has_headers else _same("I", 0, count),
+            *filter(None, keys),
+            *filter(None, values),
+            *headers,
         ]
     )
 

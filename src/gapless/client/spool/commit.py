@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable
 
 from gapless.client.records import Headers
-from gapless.client.spool import blocks
-from gapless.client.spool.blocks import Stream
+from gapless.client.spool.blocks import NO_TIMESTAMP, RECORD_OVERHEAD_BYTES, Stream, encode_headers
 from gapless.client.spool.errors import SpoolClosed, SpoolFailed
 from gapless.client.spool.group import Group
 from gapless.client.spool.records import Ticket
@@ -91,11 +90,16 @@ class GroupCommit:
         if key.__class__ is not bytes and key is not None:
             raise UsageError(f"a record's key must be bytes or None, not {type(key).__name__}")
         if timestamp_ms is None:
-            timestamp_ms = blocks.NO_TIMESTAMP
+            timestamp_ms = NO_TIMESTAMP
         elif timestamp_ms.__class__ is not int or not -1 << 62 < timestamp_ms < 1 << 62:
             raise UsageError(f"a record's timestamp is a number of milliseconds, not {timestamp_ms!r}")
-        encoded = blocks.encode_headers(headers) if headers else b""
-        size = blocks.RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + len(encoded)
+        size = RECORD_OVERHEAD_BYTES + len(value or b"")
+        encoded = b""
+        if headers:
+            encoded = encode_headers(headers)
+            size += len(encoded)
+        if key:
+            size += len(key)
         with self._lock:
             if incarnation is None and sequence is None:
                 stream = self._own.get((topic, partition)) or self._add_own(topic, partition)

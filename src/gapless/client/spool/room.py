@@ -87,7 +87,7 @@ class Room:
         return None if self._block_s is None else time.monotonic() + self._block_s
 
     def wait_s(self, size: int, deadline: float | None, path: Path, written_bytes: int) -> float | None:
-        """How long to wait until something was sent; raises SpoolFull if nobody wants to, or it cannot help."""
+        """How long to wait until something was sent; raises SpoolFull where that cannot help."""
         max_bytes = self._max_bytes or 0
         remaining = None if deadline is None else deadline - time.monotonic()
         waits = self._blocks and size <= max_bytes // 2

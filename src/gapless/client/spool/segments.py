@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 
 from gapless.client.spool import blocks
@@ -20,6 +21,8 @@ from gapless.client.spool.blocks import Row, Stream
 from gapless.client.spool.disk import Disk
 from gapless.client.spool.errors import NotKept, SpoolDamaged
 from gapless.client.spool.scan import Scan, list_segments, segment_name
+
+_STREAM_AND_SEQUENCE = itemgetter(0, 1)
 
 
 @dataclass(slots=True)
@@ -91,7 +94,7 @@ class Segments:
 
     def write(self, first: int, rows: list[Row], carried: Iterable[Stream]) -> None:
         """Make a group durable; OSError if that failed, and then it is as if it had never been tried."""
-        last = dict(zip((row[0] for row in rows), (row[1] for row in rows), strict=True))
+        last: dict[Stream, int] = dict(map(_STREAM_AND_SEQUENCE, rows))
         if self._fd < 0 or self.all[-1].size_bytes >= self._segment_bytes:
             self._begin(first, carried)
         segment = self.all[-1]
