@@ -81,7 +81,7 @@ class PostgresStore(TransactionalStore):
     - `dsn`: a connection string or URL, as libpq takes it. It can set timeouts, TLS or the isolation level.
     - `lock_timeout_s`: how long `take` waits for a transaction of the partition's earlier owner.
     - `dedup_by`: what makes two records the same: `"identity"`, or a function that gives bytes.
-    - `forget_after_s`: delete marks of sources, or keys, that were not seen for so long (None: never).
+    - `forget_after`: delete marks of sources, or keys, that were not seen for so long (None: never).
     """
 
     statements = Statements.written("%s", locking="FOR UPDATE")
@@ -92,9 +92,9 @@ class PostgresStore(TransactionalStore):
         *,
         lock_timeout_s: float = 30.0,
         dedup_by: str | DedupBy = "identity",
-        forget_after_s: float | None = None,
+        forget_after: str | float | None = None,
     ) -> None:
-        super().__init__(dedup_by, forget_after_s)
+        super().__init__(dedup_by, forget_after)
         try:
             self._dsn = make_conninfo("", **{**_UNLESS_TOLD, **conninfo_to_dict(dsn)})
         except psycopg.ProgrammingError as error:

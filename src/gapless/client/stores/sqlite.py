@@ -97,7 +97,7 @@ class SqliteStore(TransactionalStore):
 
     - `busy_timeout_s`: how long to wait for another process that writes to the file.
     - `dedup_by`: what makes two records the same: `"identity"`, or a function that gives bytes.
-    - `forget_after_s`: delete marks of sources, or keys, that were not seen for so long (None: never).
+    - `forget_after`: delete marks of sources, or keys, that were not seen for so long (None: never).
     """
 
     statements = Statements.written("?", locking="")
@@ -108,9 +108,9 @@ class SqliteStore(TransactionalStore):
         *,
         busy_timeout_s: float = 30.0,
         dedup_by: str | DedupBy = "identity",
-        forget_after_s: float | None = None,
+        forget_after: str | float | None = None,
     ) -> None:
-        super().__init__(dedup_by, forget_after_s)
+        super().__init__(dedup_by, forget_after)
         self._path = os.fspath(path)
         if self._path in {"", ":memory:"}:
             raise UsageError("SqliteStore needs a file: what is in memory does not outlive the process")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+from gapless.client.durations import seconds
 from gapless.client.records import Record, TopicPartition
 from gapless.client.stores.port import (
     Applied,
@@ -77,11 +78,12 @@ class TransactionalStore(ABC):
     keeps_offsets = True
     statements: Statements
 
-    def __init__(self, dedup_by: str | DedupBy, forget_after_s: float | None) -> None:
+    def __init__(self, dedup_by: str | DedupBy, forget_after: str | float | None) -> None:
         if isinstance(dedup_by, str) and dedup_by != "identity":
             raise UsageError(f"dedup_by={dedup_by!r} is unknown: give 'identity' or a function of the record")
+        forget_after_s = None if forget_after is None else seconds(forget_after)
         if forget_after_s is not None and forget_after_s <= 0:
-            raise UsageError(f"forget_after_s={forget_after_s} would forget at once: give a positive number")
+            raise UsageError(f"forget_after={forget_after} would forget at once: give a longer time")
         self._key_of = None if isinstance(dedup_by, str) else dedup_by
         self._forget_after_s = forget_after_s
         self._forgot_at = 0.0
