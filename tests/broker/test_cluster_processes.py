@@ -206,3 +206,35 @@ def test_a_new_boot_of_the_machine_is_noticed(tmp_path: Path) -> None:
         member.environment["GAPLESS_BOOT_ID"] = "another"
         member.start()
         assert path.read_text() == "another"
+
+
+DIES_AS_IT_STARTS = """
+import os, signal
+from gapless.broker.shell import Shell
+from gapless.cli import main
+
+Shell.start = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+main()
+"""
+
+
+def test_a_power_cut_is_not_forgotten_by_a_start_that_ends_before_the_journal_knows_of_it(
+    tmp_path: Path,
+) -> None:
+    """D1: the next start would say that nothing was lost, and could lead without what was acknowledged."""
+    with Member(tmp_path / "data", 1, 1) as member:
+        path = member.logs_dir / "boot-id"
+        noted = path.read_text()
+        member.kill()
+        member.environment["GAPLESS_BOOT_ID"] = "another"
+        options = ["up", "--join", str(tmp_path / "data"), "--node-id", "1", "--port", "0"]
+        dying = subprocess.run(
+            [sys.executable, "-c", DIES_AS_IT_STARTS, *options],
+            env={**os.environ, **member.environment},
+            timeout=60,
+            check=False,
+        )
+        assert dying.returncode == -signal.SIGKILL
+        assert path.read_text() == noted
+        member.start()
+        assert path.read_text() == "another"

@@ -94,6 +94,8 @@ class Host:
         self.alive = False
         self.paused = False
         self.stopped = False
+        self.keeps_all = True
+        """False from a power cut on until the journal knows of it."""
         self.node: Node
         self.life = 0
         self.told: list[str] = []
@@ -154,12 +156,13 @@ class ClusterShell:
         host = self.hosts[node_id]
         host.life += 1
         host.alive, host.paused, host.stopped = True, False, False
+        host.keeps_all = host.keeps_all and keeps_all
         host.held.clear()
         host.proposing = None
         seed = self.random.getrandbits(32)
         host.node = Node(node_id, "test-cluster", Settings(self.settings), host.store, Random(seed))
         self.step(node_id, self._news(host))
-        self.step(node_id, Started(f"host-{node_id}", 9000 + node_id, keeps_all))
+        self.step(node_id, Started(f"host-{node_id}", 9000 + node_id, host.keeps_all))
 
     def crash(self, node_id: int, *, noticed: bool = True) -> None:
         """SIGKILL: what was written stays in the page cache. `noticed`: the others learn it as BrokerDied."""
@@ -280,6 +283,7 @@ class ClusterShell:
             host.held.append(event)
             return
         effects = host.node.step(self.now_ms, event)
+        host.keeps_all = host.keeps_all or host.node.serving
         if self.tracing:
             self.trace.append((self.now_ms, node_id, repr(event)))
             self.trace.extend((self.now_ms, node_id, repr(effect)) for effect in effects)

@@ -251,9 +251,11 @@ def test_many_clean_partitions_open_without_reading_their_data(tmp_path: Path) -
 
 
 def test_a_new_boot_may_have_lost_something_unless_the_stop_was_clean(tmp_path: Path) -> None:
-    def start(boot_id: str, *, stop_cleanly: bool) -> Kept:
+    def start(boot_id: str, *, stop_cleanly: bool, ends_early: bool = False) -> Kept:
         store = FileLogStore(tmp_path)
-        kept = store.note_boot(boot_id)
+        kept = store.kept_since(boot_id)
+        if not ends_early:
+            store.note_boot(boot_id)
         if stop_cleanly:
             store.close_cleanly()
         else:
@@ -261,8 +263,11 @@ def test_a_new_boot_may_have_lost_something_unless_the_stop_was_clean(tmp_path: 
         return kept
 
     # A new folder: a broker that ran before under the same number has lost its disk.
+    for _ in range(2):  # one that ends before it could tell so must tell it the next time
+        assert start("first", stop_cleanly=False, ends_early=True) == Kept(all=False, flushed=False)
     assert start("first", stop_cleanly=False) == Kept(all=False, flushed=False)
     assert start("first", stop_cleanly=False) == Kept(all=True, flushed=True)
+    assert start("second", stop_cleanly=False, ends_early=True) == Kept(all=False, flushed=True)
     assert start("second", stop_cleanly=True) == Kept(all=False, flushed=True)
     assert start("third", stop_cleanly=False) == Kept(all=True, flushed=True)
     assert start("third", stop_cleanly=False).all

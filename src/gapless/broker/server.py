@@ -129,11 +129,13 @@ async def _serve_node(
     asked, at_once = _listen_for_signals(loop, options.lifeline)
     loop.set_exception_handler(_stop_on_bug(shell))
     host, port = address
-    kept = shell.store.note_boot(os.environ.get("GAPLESS_BOOT_ID") or boot_id())
+    this_boot = os.environ.get("GAPLESS_BOOT_ID") or boot_id()
+    kept = shell.store.kept_since(this_boot)
     start = shell.start(host, port, kept=kept, listen=lambda: listener.listen(BACKLOG))
     await _first_of(asked.wait(), start)
     if not shell.node.serving:
         return  # told to stop before it began
+    shell.store.note_boot(this_boot)  # the journal knows by now what an earlier boot has cost
     own_port = listener.getsockname()[1]
     with _cannot_listen(options.host, own_port, "--host or --port"):
         servers = [await loop.create_server(shell.new_connection, sock=listener, backlog=BACKLOG)]

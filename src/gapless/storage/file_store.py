@@ -160,20 +160,30 @@ class FileLogStore:
         with disk.reporting("write", f"{self.location}/{formats.META_FILE}"):
             disk.replace_file(self._folder, formats.META_FILE, formats.encode_meta(meta), self.disk)
 
-    def note_boot(self, boot_id: str) -> Kept:
-        """Remember which run of the machine this is; what of all that was ever written is still here.
+    def kept_since(self, boot_id: str) -> Kept:
+        """What of all that was ever written is still here, in this run of the machine.
 
         A process that dies leaves its writes to the page cache. Only the machine's end takes what was not
         synced, and a new run of the machine has another id. A folder without any id is new: if a broker ran
         before under this number, it has lost its disk.
         """
-        path = f"{self.location}/{formats.BOOT_FILE}"
-        with disk.reporting("write", path):
-            earlier = disk.read_file(path)
-            same = bool(boot_id) and earlier == boot_id.encode()
-            if not same:
-                disk.replace_file(self._folder, formats.BOOT_FILE, boot_id.encode(), self.disk)
+        earlier = self._noted_boot()
+        same = bool(boot_id) and earlier == boot_id.encode()
         return Kept(all=same or self.clean_stop, flushed=earlier is not None)
+
+    def note_boot(self, boot_id: str) -> None:
+        """Remember which run of the machine this is: to be called once what was lost has been told.
+
+        A broker that ends before that must tell it the next time, though it is the same run of the machine.
+        """
+        if self._noted_boot() != boot_id.encode():
+            with disk.reporting("write", f"{self.location}/{formats.BOOT_FILE}"):
+                disk.replace_file(self._folder, formats.BOOT_FILE, boot_id.encode(), self.disk)
+
+    def _noted_boot(self) -> bytes | None:
+        path = f"{self.location}/{formats.BOOT_FILE}"
+        with disk.reporting("read", path):
+            return disk.read_file(path)
 
     def space(self) -> tuple[int, int]:
         """Total and usable bytes of the file system."""
