@@ -279,6 +279,7 @@ class Node:
         if partition is not None:
             partition.offline = event.reason
             self.touch(partition)
+            self.replicas.handover.consider(partition)
 
     # ------------------------------------------------------------------------------------------- time
 

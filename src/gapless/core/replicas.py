@@ -13,6 +13,7 @@ from gapless.core.log import LogFailed
 from gapless.core.partition import Partition, log_config
 from gapless.core.records import PartitionChanged
 from gapless.core.replication.fetchers import Fetchers
+from gapless.core.replication.handover import HandOver
 from gapless.core.replication.insync import InSync
 from gapless.core.replication.serving import Leading
 from gapless.core.shard import Shard
@@ -31,6 +32,7 @@ class Replicas:
         self.shards: dict[tuple[str, int], Shard] = {}
         self.leading = Leading(node)
         self.insync = InSync(node)
+        self.handover = HandOver(node)
         self._fetchers = Fetchers(node)
 
     def begin_serving(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gapless.core.contract import Call
+from gapless.storage.memory import MemoryLog
 from gapless.wire.apis import ApiKey
 from gapless.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from gapless.wire.messages import ListOffsetsRequest
@@ -30,6 +31,18 @@ def stall(world: ClusterWorld, *followers: int) -> None:
         return source in followers and isinstance(message, Call) and message.api_key == ApiKey.FETCH
 
     world.drop = is_lost
+
+
+def break_disk(world: ClusterWorld, node_id: int) -> None:
+    """From now on a replica's log takes nothing more; what it has can be read."""
+    log = world.partition(node_id).log
+    assert isinstance(log, MemoryLog)
+    log.failure = "the disk is broken"
+
+
+def has_broken_disk(world: ClusterWorld, node_id: int) -> bool:
+    log = world.partition(node_id).log
+    return isinstance(log, MemoryLog) and log.failure is not None
 
 
 def replica_fetch(world: ClusterWorld, leader: int, replica: int, offset: int = 0, **more: Any) -> Any:

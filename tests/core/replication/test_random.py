@@ -8,6 +8,7 @@ import pytest
 
 from tests.core.cluster_harness import Answer, ClusterWorld
 from tests.core.harness import batch
+from tests.core.replication.scenes import break_disk, has_broken_disk
 
 OPERATIONS = 120
 
@@ -65,11 +66,11 @@ class Run:
         host = world.hosts[node_id]
         all_well = all(other.alive for other in world.hosts.values()) and len(world.assignment().isr) == 3
         match self.random.choice(
-            ("crash", "start", "start", "cut", "heal", "elect", "power", "pause", "resume")
+            ("crash", "start", "start", "cut", "heal", "elect", "power", "pause", "resume", "disk")
         ):
             case "crash" if host.alive:
                 world.crash(node_id)
-            case "power" if host.alive and all_well:
+            case "power" if host.alive and all_well and not has_broken_disk(world, node_id):
                 world.power_cut(node_id)
                 world.start(node_id, keeps_all=False)
             case "start" if not host.alive:
@@ -84,6 +85,8 @@ class Run:
                 world.pause(node_id)
             case "resume" if host.paused:
                 world.resume(node_id)
+            case "disk" if host.alive:
+                break_disk(world, node_id)
 
     def recover(self) -> None:
         world = self.world
@@ -91,11 +94,12 @@ class Run:
         for host in world.hosts.values():
             if host.paused:
                 world.resume(host.node_id)
-            if not host.alive:
-                world.start(host.node_id)
+            if not host.alive or has_broken_disk(world, host.node_id):
+                world.restart(host.node_id)
 
         def settled() -> bool:
-            ends = {world.partition(n).log.end_offset for n in world.hosts}
+            replicas = [world.partition(node_id) for node_id in world.hosts]
+            ends = {end for each in replicas for end in (each.log.end_offset, each.high_watermark)}
             return len(world.assignment().isr) == 3 and len(ends) == 1
 
         world.run_until(settled, 30_000)

@@ -204,6 +204,7 @@ def _append(node: Node, work: _Work, topic: str, part: ProducePartition) -> Prod
     except RefusedBatch as refusal:
         if refusal.code in PASSING and part.payload is not None and len(part.payload) >= HEADER_SIZE:
             partition.producers.hold_back(parse_header(part.payload, 0), refusal.code)
+        node.replicas.handover.consider(partition)
         leader = None
         if refusal.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             leader = (partition.leader, partition.leader_epoch)

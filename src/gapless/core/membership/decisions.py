@@ -6,7 +6,7 @@ proposal: nobody ever sees a dead broker lead, nor a registered one whose old li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -99,6 +99,27 @@ def _entered(partition: PartitionChanged, who: Arrival, is_live: IsLive, policy:
 
 def _without(partition: PartitionChanged, gone: Collection[int], policy: Policy) -> PartitionChanged:
     return with_isr(partition, (node_id for node_id in partition.isr if node_id not in gone), policy)
+
+
+def hand_over(image: Image, policies: Policies, node_id: int, failed: Iterable[tuple[str, int]]) -> Outcome:
+    """A broker cannot write some partitions any more: others who are in sync lead them; it says which.
+
+    It leaves the in-sync set, and is not eligible: who knows what its disk has kept. Where nobody else is in
+    sync it leads on.
+    """
+    outcome = Outcome([], [])
+    for name, index in failed:
+        topic = image.topics.get(name)
+        if topic is None or index >= len(topic.partitions):
+            continue  # deleted meanwhile
+        partition = topic.partitions[index]
+        others = tuple(each for each in partition.isr if each != node_id)
+        if partition.leader == node_id and any(map(image.is_live, others)):
+            policy = policies(name)
+            after = with_isr(partition, others, policy, lost=(node_id,))
+            _note(outcome, topic, partition, elected(after, image.is_live, policy))
+            outcome.problems.append(f"{name}-{index}")
+    return outcome
 
 
 def elect_leaderless(image: Image, policies: Policies) -> Outcome:

@@ -44,6 +44,7 @@ class InSync:
         for partition in self._node.partitions.values():
             if partition.followers is not None:
                 self.consider(partition)
+        self._node.replicas.handover.look()
         self._look_later()
 
     def consider(self, partition: Partition) -> None:
@@ -91,11 +92,14 @@ class InSync:
     def _wanted(self, partition: Partition) -> tuple[int, ...]:
         """The in-sync set as it should be."""
         followers = partition.followers
-        if followers is None or partition.offline is not None:
+        if followers is None:
             return partition.isr
-        end, now_ms = partition.end_for_followers, self._node.now_ms
+        end, now_ms, lag_max_ms = partition.end_for_followers, self._node.now_ms, self._lag_max_ms
         kept = [
-            node_id for node_id in partition.isr if not followers.lags(node_id, end, now_ms, self._lag_max_ms)
+            node_id
+            for node_id in partition.isr
+            # Whoever cannot write will hand over, and needs somebody to hand over to.
+            if partition.offline is not None or not followers.lags(node_id, end, now_ms, lag_max_ms)
         ]
         kept += [
             node_id
