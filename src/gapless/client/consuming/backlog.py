@@ -126,6 +126,11 @@ class Backlog:
         with self._lock:
             return list(self._holdings.values())
 
+    def has_any(self) -> bool:
+        """Whether any record waits or is being handled."""
+        with self._lock:
+            return any(holding.queued_records for holding in self._holdings.values())
+
     def put(self, holding: Holding, records: Sequence[Record]) -> None:
         """Records of one partition, in their order."""
         with self._lock:

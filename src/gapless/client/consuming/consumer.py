@@ -12,11 +12,10 @@ once need a store.
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaException
@@ -27,6 +26,7 @@ from gapless.client.consuming.failures import DeadLetters
 from gapless.client.consuming.poller import Poller
 from gapless.client.consuming.processing import Counters, Processing, as_handler
 from gapless.client.consuming.settings import settle
+from gapless.client.consuming.signals import StopOnSignals
 from gapless.client.consuming.starting import translate
 from gapless.client.records import Record, TopicPartition
 from gapless.client.stores.none import NoStore
@@ -132,7 +132,7 @@ class Consumer:
             self._settings, self._backlog, as_handler(handler), self._poller.commit_first, self._poller.taken
         )
         processing.counters = self.counters
-        with _Signals(self.stop):
+        with StopOnSignals(self.stop):
             self._start()
             workers = [
                 threading.Thread(
@@ -368,28 +368,3 @@ class Consumer:
             self.close()
         except Exception as second:  # noqa: BLE001 - the first error is the one to see
             _log.warning("while closing after an error: %s", second)
-
-
-class _Signals:
-    """SIGINT and SIGTERM stop the consumer, once; a second one does what it did before."""
-
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self._stop = stop
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._received)
-
-    def _received(self, _number: int, _frame: FrameType | None) -> None:
-        self._restore()
-        self._stop()
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
-
-    def __exit__(self, *_: object) -> None:
-        self._restore()

@@ -69,7 +69,7 @@ def describe(cause: Exception) -> str:
 
 def dead_letter_headers(
     record: Record, cause: Exception, attempts: int, group: str | None
-) -> list[tuple[str, str | bytes | None]]:
+) -> list[tuple[str, bytes | None]]:
     """The record's own headers, and why and whence."""
     about = {
         REASON_HEADER: describe(cause)[:_LONGEST_REASON],
@@ -79,7 +79,7 @@ def dead_letter_headers(
         PARTITION_HEADER: str(record.partition),
         OFFSET_HEADER: str(record.offset),
     }
-    kept: list[tuple[str, str | bytes | None]] = [
+    kept: list[tuple[str, bytes | None]] = [
         (name, value) for name, value in record.headers if name not in about
     ]
     return kept + [(name, value.encode()) for name, value in about.items()]
@@ -120,7 +120,7 @@ class DeadLetterWriter:
                 self._topic,
                 record.value,
                 record.key,
-                headers=dead_letter_headers(record, cause, attempts, self._group),
+                headers=[*dead_letter_headers(record, cause, attempts, self._group)],
                 on_delivery=delivered,
             )
             unsent = self._producer.flush(_PATIENCE_S)

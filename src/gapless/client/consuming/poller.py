@@ -1,7 +1,8 @@
 """The thread that talks to the cluster: it fetches, keeps the membership, commits, and hands partitions over.
 
-It never runs a handler, so it polls on however slow they are: what has no room is paused. All calls of a
-user that touch the assignment come to it as commands, and so do not meet a rebalance half way.
+It never runs a handler, so it polls on however slow they are: what has no room is paused. Nobody else calls
+librdkafka's consumer: its calls exclude each other without being fair, so that one could wait for ever beside
+a thread that polls. What others want comes as commands, between two polls.
 
 Handing over. When partitions are revoked, what waits is forgotten, what is being handled may end (for at most
 half of max.poll.interval.ms), and what is done is committed before the group goes on. When they are lost
@@ -17,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -31,7 +32,13 @@ from confluent_kafka import TopicPartition as LibraryPartition
 
 from gapless.client.consuming.backlog import Backlog, Holding
 from gapless.client.consuming.settings import Settings
-from gapless.client.consuming.starting import check_offset, check_topics, translate
+from gapless.client.consuming.starting import (
+    check_offset,
+    check_topics,
+    is_hopeless,
+    is_of_rebalance,
+    translate,
+)
 from gapless.client.records import Record, TopicPartition
 from gapless.errors import UsageError
 
@@ -43,25 +50,11 @@ _POLL_S = 0.1
 _FULL_FOR_S = 0.2
 """How long to wait for room before pausing: librdkafka forgets what it has prefetched of what is paused."""
 _RETAKE_AFTER_S = 0.5
+_HANDLING_S = 0.01
+"""How long to wait at a time for workers that may want something."""
 _COMMAND_TIMEOUT_S = 60.0
 
-# The cluster will not change its mind about these; about all others librdkafka tries on by itself.
-_HOPELESS = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.INVALID_GROUP_ID,
-    KafkaError.UNSUPPORTED_VERSION,
-    KafkaError.UNSUPPORTED_ASSIGNOR,
-    KafkaError.INCONSISTENT_GROUP_PROTOCOL,
-    KafkaError.FENCED_INSTANCE_ID,
-    KafkaError._AUTHENTICATION,
-    KafkaError._AUTO_OFFSET_RESET,
-    KafkaError._INVALID_ARG,
-    KafkaError._FATAL,
-}
+_FirstCommit = tuple[Holding, int, "Future[bool]"]
 
 
 def _library(partition: TopicPartition, offset: int) -> LibraryPartition:
@@ -80,6 +73,7 @@ class Poller:
         self._store = settings.store
         self._backlog = backlog
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._first_commits: queue.SimpleQueue[_FirstCommit] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self.ended = threading.Event()
         self.failure: BaseException | None = None
@@ -161,17 +155,15 @@ class Poller:
         return answer.result()
 
     def commit_first(self, holding: Holding, offset: int) -> bool:
-        """Commit and wait for it, from a worker's thread; False if the partition is not ours any more."""
-        if holding.gone:
-            return False
-        try:
-            self._commit_now([(holding, offset)])
-        except KafkaException as error:
-            if _is_of_rebalance(error.args[0]):
-                return False
-            raise translate(error, self._settings) from error
-        # Also if it is gone by now: whoever comes next begins behind these records, so they are ours.
-        return True
+        """Commit and wait for it, from any thread; False if the partition is not ours any more."""
+        answer: Future[bool] = Future()
+        self._first_commits.put((holding, offset, answer))
+        while True:
+            try:
+                return answer.result(_POLL_S)
+            except TimeoutError:
+                if self.ended.is_set() and not answer.done():
+                    return False
 
     def taken(self, holding: Holding) -> None:
         """Another consumer has gone on with it: begin anew from what the store then says, if it is ours."""
@@ -201,22 +193,24 @@ class Poller:
             self._commands.get()()
         self._bury()
         self._go_on()
-        full = backlog.wait_for_room(_FULL_FOR_S)
+        full = self._wait_for_room()
         if full:
             self._pause(full)
         roomy = backlog.half_empty()
         if roomy:
             self._resume(roomy)
-        messages = consumer.consume(_FETCH_RECORDS, 0)
-        if not messages:
-            message = consumer.poll(_POLL_S)
-            messages = [message] if message is not None else []
-        if messages:
-            self._sort(messages)
+        self._sort(consumer.consume(_FETCH_RECORDS, 0) or self._wait_for_one(consumer))
         now = time.monotonic()
         if now >= self._next_commit:
             self._next_commit = now + self._settings.commit_every_ms / 1000
             self._commit_done()
+
+    def _wait_for_one(self, consumer: Consumer) -> list[Message]:
+        if self._settings.commit_first and self._backlog.has_any():
+            self._serve_first_commits(_HANDLING_S)
+            return []
+        message = consumer.poll(_POLL_S)
+        return [] if message is None else [message]
 
     def _sort(self, messages: Sequence[Message]) -> None:
         found: dict[tuple[str, int], list[Record]] = {}
@@ -240,7 +234,7 @@ class Poller:
         if error is None:
             return
         self._last_error = error
-        if error.code() in _HOPELESS or error.fatal():
+        if is_hopeless(error):
             raise translate(KafkaException(error), self._settings)
         _log.info("librdkafka: %s", error)
 
@@ -254,6 +248,14 @@ class Poller:
             self.fail(translate(KafkaException(error), self._settings))
 
     # Room
+
+    def _wait_for_room(self) -> list[Holding]:
+        if not self._settings.commit_first:
+            return self._backlog.wait_for_room(_FULL_FOR_S)
+        deadline = time.monotonic() + _FULL_FOR_S
+        while (full := self._backlog.wait_for_room(0)) and time.monotonic() < deadline:
+            self._serve_first_commits(_HANDLING_S)
+        return full
 
     def _pause(self, holdings: Sequence[Holding]) -> None:
         self.consumer.pause([_library(holding.partition, 0) for holding in holdings])
@@ -304,6 +306,28 @@ class Poller:
         for holding, offset in offsets:
             holding.committed = offset
 
+    def _serve_first_commits(self, timeout_s: float) -> None:
+        """Those that are wanted, in one; waits for the first at most as long as told."""
+        wanted: list[_FirstCommit] = []
+        try:
+            wanted.append(self._first_commits.get(timeout=timeout_s))
+            while True:
+                wanted.append(self._first_commits.get_nowait())
+        except queue.Empty:
+            pass
+        ours = [(holding, offset) for holding, offset, _answer in wanted if not holding.gone]
+        try:
+            self._commit_now(ours)
+        except KafkaException as error:
+            for _holding, _offset, answer in wanted:
+                if is_of_rebalance(error.args[0]):
+                    answer.set_result(False)
+                else:
+                    answer.set_exception(translate(error, self._settings))
+            return
+        for holding, _offset, answer in wanted:
+            answer.set_result(not holding.gone)
+
     def commit_done_now(self) -> None:
         """All that is done; to be called by `call`."""
         self._commit_now(self._backlog.positions(self._backlog.holdings()))
@@ -352,7 +376,7 @@ class Poller:
 
     def _hand_over(self, partitions: Sequence[TopicPartition], patience_s: float) -> None:
         holdings = self._backlog.drop(partitions)
-        if not self._backlog.wait_until_idle(holdings, patience_s):
+        if not self._wait_until_idle(holdings, patience_s):
             _log.warning("a handler is still at work after %.1f s: its record may come again", patience_s)
         if self._commits:
             try:
@@ -360,6 +384,17 @@ class Poller:
             except KafkaException as error:
                 _log.warning("what was done last could not be committed, and may come again: %s", error)
         self._release(holdings)
+
+    def _wait_until_idle(self, holdings: Sequence[Holding], patience_s: float) -> bool:
+        if not self._settings.commit_first:
+            return self._backlog.wait_until_idle(holdings, patience_s)
+        deadline = time.monotonic() + patience_s
+        while not self._backlog.wait_until_idle(holdings, 0):
+            if time.monotonic() > deadline:
+                return False
+            # Workers that wait for their commit must learn that it is too late for it.
+            self._serve_first_commits(_HANDLING_S)
+        return True
 
     def _release(self, holdings: Sequence[Holding]) -> None:
         """Those on which a handler works are released when it ends."""
@@ -449,14 +484,3 @@ class Poller:
             consumer.close()
             self._consumer = None
             self._store.close()
-
-
-def _is_of_rebalance(error: Any) -> bool:
-    return isinstance(error, KafkaError) and error.code() in (
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.REBALANCE_IN_PROGRESS,
-        KafkaError.STALE_MEMBER_EPOCH,
-        KafkaError.FENCED_MEMBER_EPOCH,
-        KafkaError._STATE,
-    )

@@ -21,6 +21,24 @@ _WATERMARKS_TIMEOUT_S = 10.0
 _AWAY = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
 _REFUSED = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
 
+# The cluster will not change its mind about these; about all others librdkafka tries on by itself.
+_HOPELESS = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.INVALID_GROUP_ID,
+    KafkaError.UNSUPPORTED_VERSION,
+    KafkaError.UNSUPPORTED_ASSIGNOR,
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError._AUTHENTICATION,
+    KafkaError._AUTO_OFFSET_RESET,
+    KafkaError._INVALID_ARG,
+    KafkaError._FATAL,
+}
+
 
 class NotAuthorized(GaplessError):
     """The cluster knows us and does not let us."""
@@ -90,3 +108,21 @@ def check_offset(consumer: Consumer, partition: TopicPartition, start: int) -> N
         )
     if start < low:
         _log.error("%s: offsets %d to %d were deleted before they were read", partition, start, low - 1)
+
+
+def is_of_rebalance(error: object) -> bool:
+    """Whether it only says that the group has moved on: the partitions will be shared out anew."""
+    return isinstance(error, KafkaError) and error.code() in (
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.STALE_MEMBER_EPOCH,
+        KafkaError.FENCED_MEMBER_EPOCH,
+        KafkaError._ASSIGNMENT_LOST,
+        KafkaError._STATE,
+    )
+
+
+def is_hopeless(error: KafkaError) -> bool:
+    """Whether waiting will not help: somebody has to do something."""
+    return bool(error.fatal()) or error.code() in _HOPELESS
