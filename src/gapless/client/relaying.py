@@ -62,7 +62,7 @@ class Output(NamedTuple):
 
 
 Outputs = Output | tuple[Any, ...] | Iterable[Output | tuple[Any, ...]] | None
-"""What a function may give: an Output, a tuple (topic, value, key, ...) like one, several of them, or None."""
+"""What a function may give: an Output, a tuple (topic, value, key, ...) like one, several, or None."""
 Function = Callable[[Record], Outputs]
 
 
