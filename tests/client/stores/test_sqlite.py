@@ -109,7 +109,7 @@ def test_a_file_that_may_not_be_written_is_refused() -> None:
         SqliteKit(path)
         path.chmod(0o444)
         path.parent.chmod(0o555)
-        command = [sys.executable, "-c", OPENS_UNPRIVILEGED, path]
+        command = [sys.executable, "-c", OPENS_UNPRIVILEGED, str(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         path.parent.chmod(0o755)
     assert "make the file and its folder writable" in done.stdout, done.stderr
