@@ -117,6 +117,8 @@ def encode_headers(headers: Headers) -> bytes:
                 f"the value of header {name!r} must be bytes or None, not {type(value).__name__}"
             )
         encoded = name.encode()
+        if len(encoded) >= 1 << 16:
+            raise UsageError(f"the name of header {name[:50]!r}... is too long")
         parts += [
             _HEADER_NAME.pack(len(encoded)),
             encoded,

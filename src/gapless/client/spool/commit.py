@@ -31,6 +31,7 @@ LINGER_S = 0.005
 _LOOK_FOR_OLD_S = 60.0
 _TAIL_BYTES = 16 << 20
 _new_ticket = tuple.__new__  # twice as fast as the class, and made for each record
+_ROLL = Group(-1)
 _log = logging.getLogger(__name__)
 
 
@@ -203,7 +204,7 @@ class GroupCommit:
         segments = self._segments
         if self._delete_sent(before_s=None):
             return True
-        if len(segments.all) == 1 and self.sent == self.end and self.sent > segments.first:
+        if len(segments.all) == 1 and self.sent >= self.stored > segments.first:
             self._must_roll = True
             self._ring()
             self._changed.wait()
@@ -230,16 +231,18 @@ class GroupCommit:
 
     def _write_groups(self) -> None:
         while (group := self._next_group()) is not None:
-            if group.rows:
-                self._commit(group)
-            else:
+            if group is _ROLL:
                 self._roll()
+            else:
+                self._commit(group)
 
     def _next_group(self) -> Group | None:
-        """A group whose time has come, an empty one to begin a new segment; None when closed."""
+        """A group whose time has come, or _ROLL to begin a new segment; None when closed."""
         while True:
             with self._lock:
                 group = self._pending
+                if self._must_roll and not self._is_closed:
+                    return _ROLL
                 if group.rows:
                     due = self._is_closed or group.is_urgent
                     wait_s = 0.0 if due else group.since + self._linger_s - time.monotonic()
@@ -247,8 +250,6 @@ class GroupCommit:
                         return self._take_pending()
                 elif self._is_closed:
                     return None
-                elif self._must_roll:
-                    return group
                 else:
                     wait_s = _LOOK_FOR_OLD_S
                     self._writer_is_idle = True

@@ -69,9 +69,12 @@ class Segments:
             )
         if not self.all:
             self._begin(0, [])
-        elif self.cut_bytes:
+            return streams
+        if self.cut_bytes:
             self._disk.cut(self._fd, self.all[-1].size_bytes)
-            self._disk.sync(self._fd)
+        # What is there may still be in memory only, left by a process that was killed before its sync.
+        self._disk.sync(self._fd)
+        self._disk.sync_folder(self.folder)
         return streams
 
     def _open_last(self, last: Segment) -> list[Stream]:
