@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import doctest
-import gc
 import threading
 
 import pytest
 
 from gapless.client.producing import receipts
-from gapless.client.producing.receipts import DeliveryFailed, Outstanding, Receipt, StillWaiting, Stream
+from gapless.client.producing.receipts import DeliveryFailed, Receipt, StillWaiting, Stream
 from gapless.errors import UsageError
 
 STREAM = Stream("s", b"8 bytes.", "t", 3)
@@ -84,16 +83,3 @@ def test_settling_and_waiting_at_the_same_moment_misses_nobody() -> None:
         settler.start()
         receipt.wait(10.0)
         settler.join()
-
-
-def test_what_nobody_asks_about_is_not_kept() -> None:
-    outstanding = Outstanding()
-    kept = Receipt(STREAM, 1)
-    outstanding.add(0, kept)
-    outstanding.add(1, Receipt(STREAM, 2))
-    outstanding.add(2, Receipt(STREAM, 3, lambda error, receipt: None))
-    outstanding.add(3, Receipt(STREAM, 4, lambda error, receipt: None))
-    gc.collect()
-    assert [each.sequence for each in outstanding.take(0, 3)] == [1, 3]
-    assert [each.sequence for each in outstanding.take_all()] == [4]
-    assert outstanding.take(0, 9) == []

@@ -24,6 +24,8 @@ from gapless.errors import GaplessError, Unreachable, UsageError
 RUN_RECORDS = 500
 RUN_S = 0.01
 REFRESH_S = 300.0
+ASK_S = 10.0
+ASK_AGAIN_S = 1.0  # where an earlier answer will do
 MEMORY_FILE = "topics.json"
 _CACHED_KEYS = 1 << 16
 
@@ -34,8 +36,9 @@ _POSITIVE = 0x7FFFFFFF
 
 _clock = time.monotonic
 
-CountPartitions = Callable[[str], int]
-"""Asks the cluster; raises Unreachable if it does not answer, UsageError if there is no such topic."""
+CountPartitions = Callable[[str, float], int]
+"""Asks the cluster, for so many seconds at most; raises Unreachable if it does not answer,
+UsageError if there is no such topic."""
 
 
 def murmur2(key: bytes) -> int:
@@ -112,7 +115,7 @@ class Partitions:
     def refresh(self, topic: str) -> None:
         """Ask again; a cluster that does not answer changes nothing."""
         try:
-            self._set(topic, self._ask(topic))
+            self._set(topic, self._ask(topic, ASK_S))
         except Unreachable:
             return
 
@@ -124,10 +127,10 @@ class Partitions:
                 continue
 
     def _learn(self, topic: str) -> _Topic:
+        remembered = self._remembered.get(topic)
         try:
-            count = self._ask(topic)
+            count = self._ask(topic, ASK_S if remembered is None else ASK_AGAIN_S)
         except Unreachable as away:
-            remembered = self._remembered.get(topic)
             if remembered is None:
                 raise Unreachable(
                     f"how many partitions {topic} has is not known, and the cluster does not say: {away}"

@@ -32,6 +32,16 @@ class Sender(Protocol):
         ...
 
     @property
+    def problem(self) -> str | None:
+        """What keeps records from being sent at the moment, as far as anybody has said; it may pass."""
+        ...
+
+    @property
+    def callback_errors(self) -> int:
+        """How often an `on_delivery` raised."""
+        ...
+
+    @property
     def dropped(self) -> int:
         """Records that were given up because the buffer was full, as the caller chose."""
         ...

@@ -18,7 +18,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 from gapless.client.formats import Identity
 from gapless.errors import GaplessError, Unreachable, UsageError
@@ -157,38 +156,3 @@ class Receipt:
             _awaited.discard(self)
         for wake in waiters or ():
             wake()
-
-
-class Outstanding:
-    """Receipts of records in a spool, by position, until they are sent.
-
-    An outage may leave as many records in the spool as the disk holds. A receipt that its caller has dropped
-    and that has no callback tells nobody anything, and so is not kept: memory follows interest.
-    Called under the sender's lock.
-    """
-
-    def __init__(self) -> None:
-        self._with_callback: dict[int, Receipt] = {}
-        self._others: WeakValueDictionary[int, Receipt] = WeakValueDictionary()
-
-    def add(self, position: int, receipt: Receipt) -> None:
-        if receipt.on_delivery is None:
-            self._others[position] = receipt
-        else:
-            self._with_callback[position] = receipt
-
-    def take(self, first: int, end: int) -> list[Receipt]:
-        """Those of positions `first` to `end` (excluded), in order; they are kept no longer."""
-        taken = []
-        for position in range(first, end):
-            receipt = self._with_callback.pop(position, None) or self._others.pop(position, None)
-            if receipt is not None:
-                taken.append(receipt)
-        return taken
-
-    def take_all(self) -> list[Receipt]:
-        """All, in order; none is kept."""
-        everything = {**self._with_callback, **dict(self._others.items())}
-        self._with_callback.clear()
-        self._others.clear()
-        return [everything[position] for position in sorted(everything)]

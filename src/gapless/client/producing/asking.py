@@ -1,0 +1,54 @@
+"""Asks the cluster how many partitions a topic has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata
+
+from gapless.client.producing.ledger import connection_properties
+from gapless.errors import Unreachable, UsageError
+
+_AGAIN_S = 0.05
+_APPEARS_S = 3.0
+"""How long a topic may take to appear that the cluster makes when it is first asked for."""
+
+
+class Client(Protocol):
+    """Any client of librdkafka."""
+
+    def list_topics(self, topic: str, timeout: float) -> ClusterMetadata: ...
+
+
+def count_partitions(client: Client, bootstrap: str, topic: str, timeout_s: float) -> int:
+    """Raises Unreachable if the cluster does not answer, UsageError if it has no such topic for us."""
+    began = time.monotonic()
+    while True:
+        left_s = max(began + timeout_s - time.monotonic(), 0.1)
+        try:
+            found = client.list_topics(topic, timeout=left_s).topics[topic]
+        except KafkaException as error:
+            raise Unreachable(f"{bootstrap} does not answer: {error.args[0].str()}") from error
+        if found.error is None and found.partitions:
+            return len(found.partitions)
+        if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise UsageError(f"this user may not write to {topic}: {found.error.str()}")
+        if time.monotonic() > began + min(timeout_s, _APPEARS_S):
+            raise UsageError(f"there is no topic {topic}: create it first")
+        time.sleep(_AGAIN_S)
+
+
+class Asking:
+    """Asks with a client of its own, made when it is first needed."""
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        self._properties = connection_properties(properties)
+        self._client: AdminClient | None = None
+
+    def count_partitions(self, topic: str, timeout_s: float) -> int:
+        if self._client is None:
+            self._client = AdminClient(dict(self._properties))
+        return count_partitions(self._client, self._properties["bootstrap.servers"], topic, timeout_s)

@@ -1,0 +1,489 @@
+"""The direct path: records go into librdkafka's queue at once; a spool, if there is one, is to fall back on.
+
+A record falls back when its attempts are used up, when the queue is full (if the user chose so), or when
+the producer closes and its fate is still open. It keeps its identity. From the first one on everything
+behind it goes to the spool, too, until that is drained: so records stay in order, but for those that were on
+their way in that moment, which may be stored behind younger ones, or twice if only their answers were lost.
+
+Without a spool a failure is the caller's: the receipt and `on_delivery` have it. So it is with a spool, if
+the cluster refuses a record that it will never take.
+
+When librdkafka gives up its idempotent session for good (a fatal error), a new producer is made. What it had
+not confirmed is sent again with the same identity, if something may come twice; else it has failed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import deque
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from gapless.client.formats import (
+    INCARNATION_BYTES,
+    SEQUENCE_HEADER,
+    SOURCE_HEADER,
+    sequence_header,
+    source_header,
+)
+from gapless.client.producing.draining import Drain, DrainSettling
+from gapless.client.producing.polling import Poller, ProducedHeaders, fail
+from gapless.client.producing.port import OnDelivery
+from gapless.client.producing.receipts import DeliveryFailed, LeftInSpool, Receipt, Stream
+from gapless.client.producing.settings import Settings
+from gapless.client.producing.upkeep import Promised, Sealer, Upkeep
+from gapless.client.records import Headers
+from gapless.client.semantics import Semantics
+from gapless.client.spool import Spool, Spooled, SpoolError
+from gapless.errors import GaplessError, UsageError
+
+_HELP_MASK = 63
+_ROOM_S = 0.005
+_SLICE_S = 0.05
+_SEAL_S = 5.0
+NO_SEQUENCE = -1
+"""Of a record that was dropped before it got one."""
+
+# What the cluster will refuse for ever: no spool helps.
+_FOR_EVER = frozenset(
+    (
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_MSG,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.INVALID_TIMESTAMP,
+    )
+)
+# The record was not on its way when it was given up; after all other errors it may have arrived.
+_NEVER_SENT = frozenset((KafkaError._PURGE_QUEUE, *_FOR_EVER))
+
+
+class BufferFull(GaplessError):
+    """The buffer is full: the cluster takes records more slowly than they are sent."""
+
+
+class Lane(Stream):
+    """A stream that this producer gives sequences to."""
+
+    __slots__ = ("acked", "made_by", "next", "sealed", "sender")
+
+    def __init__(self, sender: DirectSender, topic: str, partition: int) -> None:
+        super().__init__(sender.source, sender.incarnation, topic, partition)
+        self.sender = sender
+        self.made_by = (SOURCE_HEADER, source_header(sender.source, sender.incarnation))
+        self.next = 0
+        self.sealed = 0
+        self.acked = 0
+        """Acknowledged and not yet sealed: from `sealed` up to here. Changed by whoever polls."""
+
+
+class DirectReceipt(Receipt):
+    """Keeps what librdkafka's report of a failure does not tell: headers and timestamp."""
+
+    __slots__ = ("headers", "timestamp_ms")
+    stream: Lane
+
+    def __init__(
+        self,
+        lane: Lane,
+        sequence: int,
+        on_delivery: OnDelivery | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+    ) -> None:
+        # Not by super(): one is made for each record.
+        self.stream = lane
+        self.sequence = sequence
+        self.on_delivery = on_delivery
+        self._outcome = False
+        self._waiters = None
+        self.headers = headers
+        self.timestamp_ms = timestamp_ms
+
+    def reported(self, error: KafkaError | None, message: Message) -> None:
+        """By librdkafka. Only one thread at a time is here."""
+        lane = self.stream
+        if error is not None:
+            lane.sender.failed(self, error, message)
+            return
+        if self.sequence != lane.acked:
+            lane.sender.note_acked(lane)
+            lane.sealed = self.sequence
+        lane.acked = self.sequence + 1
+        self._outcome = True
+        if self._waiters is not None:
+            self._wake()
+        if self.on_delivery is not None:
+            lane.sender.tell(self)
+
+
+class Failed(NamedTuple):
+    """A record that librdkafka gave back."""
+
+    receipt: DirectReceipt
+    error: KafkaError
+    value: bytes | None
+    key: bytes | None
+
+
+class DirectSender:
+    """See `Sender` in port.py. With a spool: to fall back on; `close` closes it."""
+
+    def __init__(self, settings: Settings, spool: Spool | None = None) -> None:
+        self.source = settings.source
+        self.incarnation = secrets.token_bytes(INCARNATION_BYTES)
+        self.dropped = 0
+        self._settings = settings
+        self._stopped: GaplessError | None = None
+        self._may_repeat = settings.semantics is not Semantics.AT_MOST_ONCE and settings.retries > 0
+        self._lock = threading.Lock()
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._failures: deque[Failed] = deque()
+        self._promised = Promised(self.source)
+        self.poller = Poller(settings.librdkafka(), f"poll-{self.source}", self._chore)
+        self._produce = self.poller.producer.produce
+        self.tell = self.poller.settled
+        self._fallback: _Fallback | None = None
+        if spool is not None:
+            settling = DrainSettling(spool, self.poller)
+            drain = Drain(
+                spool, self.source, self.poller, settings.backoff_ms / 1000, settling, self._drained
+            )
+            self._fallback = _Fallback(spool, drain, settling)
+        # What an earlier producer left in the spool goes first.
+        self._is_spooling = self._fallback is not None and self._fallback.drain.left > 0
+        self._exceptional = self._is_spooling
+        self._sealer = Sealer(self.poller, settings.connection())
+        self._seals = settings.seal_every_s > 0 and settings.acks != "0"
+        self._upkeep = Upkeep(self.source, settings.seal_every_s if self._seals else 0.0, self._seal)
+
+    # ---------------------------------------------------------------------------------- for callers
+
+    @property
+    def failure(self) -> GaplessError | None:
+        return self._stopped
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps records from being sent at the moment, as far as anybody has said."""
+        drain = None if self._fallback is None else self._fallback.drain
+        return drain.problem if drain is not None and drain.problem else self.poller.problem
+
+    @property
+    def callback_errors(self) -> int:
+        return self.poller.callback_errors
+
+    @property
+    def spooled(self) -> int:
+        """Records in the spool that are not known to be sent."""
+        return 0 if self._fallback is None else self._fallback.drain.left
+
+    def start(self) -> None:
+        self.poller.start()
+        self._upkeep.start()
+        if self._fallback is not None:
+            self._fallback.drain.start()
+
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> Receipt:
+        """Take a record: the way of all records, so nothing is here that most do not need."""
+        give_up_at: float | None = None
+        while True:
+            try:
+                with self._lock:
+                    lane = self._lanes.get((topic, partition))
+                    if lane is None:
+                        lane = self._lanes[topic, partition] = Lane(self, topic, partition)
+                    if self._exceptional:
+                        return self._send_otherwise(lane, value, key, headers, timestamp_ms, on_delivery)
+                    sequence = lane.next
+                    receipt = DirectReceipt(lane, sequence, on_delivery, headers, timestamp_ms)
+                    identity: ProducedHeaders = [lane.made_by, (SEQUENCE_HEADER, sequence_header(sequence))]
+                    self._produce(
+                        topic,
+                        value,
+                        key,
+                        partition,
+                        receipt.reported,
+                        None,
+                        timestamp_ms or 0,
+                        identity if headers is None else [*identity, *headers],
+                    )
+                    lane.next = sequence + 1
+            except BufferError:
+                if self._settings.when_full == "drop":
+                    return self._drop(topic, partition, on_delivery)
+                give_up_at = self._find_room(give_up_at)
+            except KafkaException as error:
+                self._recover(error.args[0], topic, partition)
+            else:
+                if sequence & _HELP_MASK == _HELP_MASK:
+                    self.poller.help()
+                return receipt
+
+    def flush(self, timeout_s: float | None) -> int:
+        give_up_at = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        while left := self._open():
+            left_s = give_up_at - time.monotonic()
+            if left_s <= 0:
+                return left
+            self.poller.flush(min(_SLICE_S, left_s))
+        return 0
+
+    def close(self, timeout_s: float | None) -> int:
+        with self._lock:
+            if self._stopped is not None:
+                return self.spooled
+            self._stopped = UsageError("the producer is closed")
+            self._exceptional = True
+        self._upkeep.stop()
+        unsent = self.flush(timeout_s)
+        if self._fallback is not None:
+            self._fallback.drain.stop()
+        self.poller.purge(in_flight=True)
+        self._handle_failures()
+        if self._seals:
+            self._seal("close")
+        if self._fallback is not None:
+            unsent = self._fallback.close()
+        self.poller.stop()
+        return unsent
+
+    def _open(self) -> int:
+        """Records whose fate is not known."""
+        return self.poller.unreported + len(self._failures) + self.spooled
+
+    # ------------------------------------------------------------------------------ exceptions of send
+
+    def _send_otherwise(
+        self,
+        lane: Lane,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> Receipt:
+        """The producer is closed, or everything goes to the spool. Under the lock."""
+        if self._stopped is not None:
+            raise self._stopped
+        if self._fallback is None:
+            raise RuntimeError("records were to go to a spool, and there is none")
+        record = Spooled(
+            0,
+            lane.incarnation,
+            lane.topic,
+            lane.partition,
+            lane.next,
+            timestamp_ms or _now_ms(),
+            key,
+            value,
+            headers or (),
+        )
+        receipt = self._fallback.store(lane, record, on_delivery)
+        lane.next += 1
+        return receipt
+
+    def _drop(self, topic: str, partition: int, on_delivery: OnDelivery | None) -> Receipt:
+        with self._lock:
+            self.dropped += 1
+            receipt = Receipt(self._lanes[topic, partition], NO_SEQUENCE, on_delivery)
+        fail(receipt, BufferFull("the buffer is full, and the record was dropped, as chosen"), self.poller)
+        return receipt
+
+    def _find_room(self, give_up_at: float | None) -> float:
+        """The buffer is full: wait a little, or turn to the spool. When to give up, for the next time."""
+        choice = self._settings.when_full
+        if choice == "spool":
+            with self._lock:
+                self._is_spooling = self._exceptional = True
+            return float("inf")
+        now = time.monotonic()
+        if give_up_at is None:
+            give_up_at = now + choice if isinstance(choice, float) else float("inf")
+        elif now >= give_up_at:
+            raise BufferFull(
+                f"the buffer of {self._settings.buffer_messages} records was full for {choice:g} s: "
+                f"the record was not taken"
+            )
+        self.poller.serve(min(_ROOM_S, max(give_up_at - now, 0.0)))
+        return give_up_at
+
+    def _recover(self, error: KafkaError, topic: str, partition: int) -> None:
+        """librdkafka refuses to take a record: because of the record, or because it can go on no more."""
+        if error.code() != KafkaError._FATAL:
+            raise UsageError(f"{topic}-{partition} cannot take the record: {error.str()}")
+        self.poller.fatal = True
+        self._handle_failures()
+
+    # ---------------------------------------------------------------------------------------- reports
+
+    def failed(self, receipt: DirectReceipt, error: KafkaError, message: Message) -> None:
+        """Noted now, seen to by the poller's thread: others may be in the middle of a send."""
+        if receipt.timestamp_ms is None:
+            receipt.timestamp_ms = _now_ms() - int(1000 * (message.latency() or 0.0))
+        self._failures.append(Failed(receipt, error, message.value(), message.key()))
+
+    def note_acked(self, lane: Lane) -> None:
+        """Remember what the lane counted as acknowledged. Called by whoever polls."""
+        if lane.acked > lane.sealed:
+            acknowledged = self._promised.of(self.incarnation)
+            acknowledged.note_run(lane.topic, lane.partition, lane.sealed, lane.acked - 1)
+        lane.sealed = lane.acked
+
+    def _chore(self) -> None:
+        if self._failures or self.poller.fatal:
+            self._handle_failures()
+
+    def _handle_failures(self) -> None:
+        """See to all that failed, oldest first."""
+        with self._lock:
+            is_new = self.poller.fatal
+            if is_new:
+                self.poller.renew()
+                self._produce = self.poller.producer.produce
+            elif self._fallback is not None and any(_may_pass(each.error) for each in self._failures):
+                # What waits behind them joins them, so that it stays behind them.
+                self._is_spooling = self._exceptional = True
+                self.poller.purge(in_flight=False)
+            failures = [self._failures.popleft() for _ in range(len(self._failures))]
+            for each in sorted(failures, key=_sequence):
+                self._compensate(each, is_new)
+
+    def _compensate(self, failed: Failed, is_new: bool) -> None:
+        """Send it again, keep it, or say that it failed. Under the lock."""
+        receipt, error, value, key = failed
+        try:
+            if self._fallback is not None and _may_pass(error):
+                self._fallback.keep(receipt, value, key, self.poller)
+            elif is_new and self._may_repeat and self._stopped is None:
+                self._send_again(receipt, value, key)
+            else:
+                fail(receipt, _failure(receipt, error), self.poller)
+        except (SpoolError, KafkaException, BufferError) as problem:
+            fail(receipt, DeliveryFailed(f"{_failure(receipt, error)}; then: {problem}"), self.poller)
+
+    def _send_again(self, receipt: DirectReceipt, value: bytes | None, key: bytes | None) -> None:
+        lane = receipt.stream
+        identity: ProducedHeaders = [lane.made_by, (SEQUENCE_HEADER, sequence_header(receipt.sequence))]
+        self._produce(
+            lane.topic,
+            value,
+            key,
+            lane.partition,
+            receipt.reported,
+            None,
+            receipt.timestamp_ms or 0,
+            [*identity, *(receipt.headers or ())],
+        )
+
+    def _drained(self, records: list[Spooled]) -> None:
+        """Some of the spool is in the cluster; when all is, records go directly again."""
+        self._promised.note(records)
+        # A sender may hold the lock while it waits for room in the spool, which only draining makes.
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._fallback is not None and not self._fallback.drain.left and self._stopped is None:
+                    self._is_spooling = self._exceptional = False
+            finally:
+                self._lock.release()
+
+    # ------------------------------------------------------------------------------------------ seals
+
+    def _seal(self, reason: str = "interval") -> None:
+        with self.poller.polling:  # lanes are changed by whoever polls
+            for lane in list(self._lanes.values()):
+                self.note_acked(lane)
+        self._promised.put_back(self._sealer.write(self._promised.take(reason), _SEAL_S))
+
+
+class _Fallback:
+    """The spool, the thread that drains it, and who is told."""
+
+    def __init__(self, spool: Spool, drain: Drain, settling: DrainSettling) -> None:
+        self.spool = spool
+        self.drain = drain
+        self._settling = settling
+
+    def store(self, lane: Lane, record: Spooled, on_delivery: OnDelivery | None) -> Receipt:
+        """Put a record into the spool under its own identity."""
+        _, incarnation, topic, partition, sequence, timestamp_ms, key, value, headers = record
+        return self._settling.receipt(
+            lane,
+            lambda: self.spool.append(
+                topic,
+                partition,
+                value,
+                key,
+                headers,
+                timestamp_ms,
+                incarnation=incarnation,
+                sequence=sequence,
+            ),
+            on_delivery,
+        )
+
+    def keep(self, receipt: DirectReceipt, value: bytes | None, key: bytes | None, poller: Poller) -> None:
+        """Put a record that failed into the spool; its receipt is settled when it was sent from there."""
+        lane = receipt.stream
+
+        def pass_on(error: GaplessError | None, _stored: Receipt) -> None:
+            receipt.settle(error)
+            if receipt.on_delivery is not None:
+                receipt.on_delivery(error, receipt)
+
+        record = Spooled(
+            0,
+            lane.incarnation,
+            lane.topic,
+            lane.partition,
+            receipt.sequence,
+            receipt.timestamp_ms,
+            key,
+            value,
+            receipt.headers or (),
+        )
+        self.store(lane, record, pass_on)
+
+    def close(self) -> int:
+        """How many are left; those who wait for them are told where they are."""
+        left = self.drain.left
+        try:
+            self.spool.close()
+        finally:
+            self._settling.end(
+                LeftInSpool("the producer was closed before the record was sent: it is in the spool")
+            )
+        return left
+
+
+def _sequence(failed: Failed) -> int:
+    return failed.receipt.sequence
+
+
+def _may_pass(error: KafkaError) -> bool:
+    return error.code() not in _FOR_EVER
+
+
+def _failure(receipt: Receipt, error: KafkaError) -> DeliveryFailed:
+    doubt = "" if error.code() in _NEVER_SENT else "; it may have arrived all the same"
+    where = f"{receipt.topic}-{receipt.partition} #{receipt.sequence}"
+    return DeliveryFailed(f"{where} was not acknowledged: {error.str()}{doubt}")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

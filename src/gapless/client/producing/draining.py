@@ -1,0 +1,185 @@
+"""Sends what is in a spool, in its order, for as long as it takes.
+
+Used where the spool is there to fall back on, and where all records go through it without transactions. What
+was acknowledged is noted locally, chunk by chunk. A crash may therefore repeat some of one chunk: with the
+same identities, in the same partitions.
+
+A record that the cluster refuses is tried again and again, with the reason in `problem`; those behind it
+wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from gapless.client.formats import SEQUENCE_HEADER, SOURCE_HEADER, sequence_header, source_header
+from gapless.client.producing.polling import Poller, ProducedHeaders
+from gapless.client.producing.settling import Settling, SpooledReceipt
+from gapless.client.spool import Spool, Spooled, SpoolError
+
+CHUNK_RECORDS = 5_000
+CHUNK_BYTES = 4 << 20
+_LOOK_S = 0.2
+_SERVE_S = 0.05
+
+_logger = logging.getLogger("gapless.client")
+
+
+class DrainSettling(Settling):
+    """Receipts of records in the spool. Callbacks run on the poller's thread, as all others do."""
+
+    def __init__(self, spool: Spool, poller: Poller) -> None:
+        super().__init__(spool)
+        self._poller = poller
+        self.committed = spool.sent
+
+    def _call(self, receipt: SpooledReceipt) -> None:
+        self._poller.settled(receipt)
+
+
+class _Attempt:
+    """Some records on their way."""
+
+    def __init__(self, count: int) -> None:
+        self.open = count
+        self.failed: list[Spooled] = []
+        self.why: KafkaError | None = None
+
+    def reporter(self, record: Spooled) -> Callable[[KafkaError | None, Message], None]:
+        return lambda error, _message: self.count(record, error)
+
+    def count(self, record: Spooled, error: KafkaError | None) -> None:
+        if error is not None:
+            self.why = error
+            self.failed.append(record)
+        self.open -= 1
+
+
+class Drain:
+    """A thread that drains a spool. `on_sent` is called on it after each chunk."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        source: str,
+        poller: Poller,
+        backoff_s: float,
+        settling: Settling,
+        on_sent: Callable[[list[Spooled]], None],
+    ) -> None:
+        self.position = spool.sent
+        """All below is in the cluster."""
+        self.problem: str | None = None
+        self._spool = spool
+        self._source = source
+        self._poller = poller
+        self._backoff_s = backoff_s
+        self._settling = settling
+        self._on_sent = on_sent
+        self._headers_of: dict[bytes, bytes] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"gapless-drain-{source}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave the rest in the spool."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def left(self) -> int:
+        """Records in the spool that are not known to be sent."""
+        return max(self._spool.end - self.position, 0)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if self._spool.wait_for(self.position, _LOOK_S):
+                    self._send_chunk()
+                self._settling.tell_refused()
+                self._settling.tell_sent()
+            except (SpoolError, OSError) as error:  # a disk that cannot be read may be well again
+                self._complain(str(error))
+                self._stopping.wait(self._backoff_s)
+
+    def _send_chunk(self) -> None:
+        records = self._spool.read(self.position, CHUNK_RECORDS, CHUNK_BYTES)
+        if not records:
+            return
+        to_send = records
+        while to_send:
+            attempt = self._attempt(to_send)
+            if attempt is None:
+                return
+            to_send = sorted(attempt.failed)  # by position, which comes first
+            if to_send:
+                self._complain(attempt.why.str() if attempt.why is not None else "refused")
+                if self._stopping.wait(self._backoff_s):
+                    return
+        self.problem = None
+        self.position = records[-1].position + 1
+        self._spool.note_sent(self.position)
+        self._on_sent(records)
+        self._settling.advance(self.position)
+
+    def _attempt(self, records: list[Spooled]) -> _Attempt | None:
+        """Send them all and wait for every report; None if it was stopped before that."""
+        attempt = _Attempt(len(records))
+        producer = self._poller.producer
+        for record in records:
+            if not self._produce(record, attempt):
+                return None
+        while attempt.open:
+            if self._stopping.is_set():
+                return None
+            if self._poller.producer is not producer:  # it was renewed, and may never tell of some of them
+                attempt.failed = records
+                return attempt
+            # Not left to the poller's own thread: that one may be waiting for room in the spool.
+            self._poller.serve(_SERVE_S)
+        return attempt
+
+    def _produce(self, record: Spooled, attempt: _Attempt) -> bool:
+        report = attempt.reporter(record)
+        headers: ProducedHeaders = [*self._identity(record), *record.headers]
+        while not self._stopping.is_set():
+            try:
+                self._poller.producer.produce(
+                    record.topic,
+                    record.value,
+                    record.key,
+                    record.partition,
+                    report,
+                    None,
+                    record.timestamp_ms or 0,
+                    headers,
+                )
+            except BufferError:
+                self._poller.serve(_SERVE_S)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError._FATAL:
+                    self._poller.fatal = True
+                with self._poller.polling:  # where reports are counted, only one thread may be
+                    attempt.count(record, error.args[0])
+                return True
+            else:
+                return True
+        return False
+
+    def _identity(self, record: Spooled) -> list[tuple[str, bytes]]:
+        made_by = self._headers_of.get(record.incarnation)
+        if made_by is None:
+            made_by = self._headers_of[record.incarnation] = source_header(self._source, record.incarnation)
+        return [(SOURCE_HEADER, made_by), (SEQUENCE_HEADER, sequence_header(record.sequence))]
+
+    def _complain(self, problem: str) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            _logger.warning("the spool of %s waits at %s: %s", self._source, self.position, problem)

@@ -1,0 +1,172 @@
+"""A producer of librdkafka, the thread that serves its reports, and the thread that users' callbacks run on.
+
+librdkafka tells what became of records when somebody polls. A thread of ours does. While some other thread
+sends much, that one polls in passing (`help`) and ours stays away: two threads that take turns for every
+report cost more than the reports. Only one polls at a time, so reports are handled one by one.
+
+Callbacks of users always run on our thread, so they never come in the middle of a `send` that holds a lock of
+the user's.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from gapless.client.producing.asking import count_partitions
+from gapless.client.producing.receipts import Receipt
+from gapless.errors import GaplessError, UsageError
+
+_POLL_S = 0.05
+_STAY_AWAY_S = 0.002
+
+_logger = logging.getLogger("gapless.client")
+_librdkafka_logger = logging.getLogger("gapless.client.librdkafka")
+
+Chore = Callable[[], None]
+ProducedHeaders = list[tuple[str, str | bytes | None]]
+"""As librdkafka takes them."""
+
+
+class Poller:
+    """Thread-safe. `chore` is run on its thread many times a second and must not raise."""
+
+    def __init__(self, properties: Mapping[str, Any], name: str, chore: Chore) -> None:
+        self._properties = dict(properties)
+        self._users_error_cb = self._properties.get("error_cb")
+        self._properties["error_cb"] = self._noticed
+        self._properties.setdefault("logger", _librdkafka_logger)
+        self._chore = chore
+        self._callbacks: deque[Receipt] = deque()
+        self.settled = self._callbacks.append
+        """Queues the callback of a settled receipt that has one."""
+        self.callback_errors = 0
+        self.problem: str | None = None
+        """What librdkafka last complained about."""
+        self.fatal = False
+        """Whether the producer can do nothing any more: `renew` it."""
+        self.producer = self._new()
+        self.polling = threading.Lock()
+        """Held by whoever polls: while it is held, no report is handled elsewhere."""
+        self._busy = False
+        self._stopping = False
+        self._awake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"gapless-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Run the callbacks that are left, and end the thread; not to be called on it."""
+        self._stopping = True
+        self._awake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._run_callbacks()
+
+    @property
+    def is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    # ------------------------------------------------------------------------------------- polling
+
+    def help(self) -> None:
+        """Serve reports that are there already; called by threads that send, in passing."""
+        self._busy = True
+        if self.polling.acquire(blocking=False):
+            try:
+                self.producer.poll(0)
+            finally:
+                self.polling.release()
+
+    def serve(self, timeout_s: float) -> None:
+        """Serve reports, waiting for the first; or wait for somebody else to have done so."""
+        if self.polling.acquire(timeout=max(timeout_s, 0)):
+            try:
+                self.producer.poll(timeout_s)
+            finally:
+                self.polling.release()
+
+    def flush(self, timeout_s: float) -> None:
+        """Let everything go out at once, and serve reports for so long, or until there are none to come."""
+        if self.polling.acquire(timeout=timeout_s):
+            try:
+                self.producer.flush(timeout_s)
+            finally:
+                self.polling.release()
+
+    def purge(self, in_flight: bool) -> None:
+        """Give up what is not on its way, or everything; reports say so of each record, and are served."""
+        self.producer.purge(in_queue=True, in_flight=in_flight)
+        with self.polling:
+            while self.producer.poll(0):
+                pass
+
+    def renew(self) -> None:
+        """A new producer in place of one that failed for good; each of its records is reported as failed."""
+        self.purge(in_flight=True)
+        with self.polling:
+            self.producer = self._new()
+            self.fatal = False
+
+    @property
+    def unreported(self) -> int:
+        """Records whose fate is open."""
+        return len(self.producer)
+
+    def count_partitions(self, topic: str, timeout_s: float) -> int:
+        """Ask the cluster."""
+        return count_partitions(self.producer, self._properties["bootstrap.servers"], topic, timeout_s)
+
+    # ------------------------------------------------------------------------------------ its thread
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._run_callbacks()
+            self._chore()
+            if self._busy:
+                self._busy = False
+                self._awake.wait(_STAY_AWAY_S)
+            elif not self._callbacks:
+                self.serve(_POLL_S)
+
+    def _run_callbacks(self) -> None:
+        callbacks = self._callbacks
+        while callbacks:
+            receipt = callbacks.popleft()
+            told = receipt.on_delivery
+            if told is None:
+                continue
+            try:
+                told(receipt.error, receipt)
+            except Exception:
+                self.callback_errors += 1
+                if self.callback_errors == 1:
+                    _logger.exception("on_delivery raised for %r; further ones are only counted", receipt)
+
+    def _new(self) -> Producer:
+        try:
+            return Producer(self._properties)
+        except KafkaException as error:
+            raise UsageError(f"librdkafka refuses the settings: {error.args[0].str()}") from error
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"librdkafka refuses the settings: {error}") from error
+
+    def _noticed(self, error: KafkaError) -> None:
+        self.problem = error.str()
+        if error.fatal() or error.code() == KafkaError._FATAL:
+            self.fatal = True
+        if self._users_error_cb is not None:
+            self._users_error_cb(error)
+
+
+def fail(receipt: Receipt, error: GaplessError, poller: Poller) -> None:
+    """Settle a receipt with an error, and see to its callback."""
+    receipt.settle(error)
+    if receipt.on_delivery is not None:
+        poller.settled(receipt)

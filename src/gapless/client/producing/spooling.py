@@ -1,0 +1,141 @@
+"""The path through an `always` spool without transactions: nothing is lost; after a crash some may repeat.
+
+A record is accepted when it is in the spool; a thread sends from there with an idempotent producer. Crashes
+of the process and outages of the cluster cost nothing but time. A crash repeats what was acknowledged and not
+yet noted locally, with the same identities in the same partitions: readers that know them see each once.
+"""
+
+from __future__ import annotations
+
+import time
+
+from gapless.client.producing.draining import Drain, DrainSettling
+from gapless.client.producing.polling import Poller
+from gapless.client.producing.port import OnDelivery
+from gapless.client.producing.receipts import LeftInSpool, Receipt, Stream
+from gapless.client.producing.settings import Settings
+from gapless.client.producing.upkeep import Promised, Sealer, Upkeep
+from gapless.client.records import Headers
+from gapless.client.spool import Spool
+from gapless.errors import GaplessError, UsageError
+
+_LOOK_S = 0.005
+_SEAL_S = 5.0
+_MESSAGE_MAX_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
+
+
+class SpoolingSender:
+    """See `Sender` in port.py. `close` closes the spool."""
+
+    dropped = 0
+
+    def __init__(self, settings: Settings, spool: Spool) -> None:
+        self.spool = spool
+        self.incarnation = spool.incarnation
+        self._source = settings.source
+        self._limit_bytes = int(settings.properties.get("message.max.bytes", _MESSAGE_MAX_BYTES))
+        self._stopped: GaplessError | None = None
+        self._streams: dict[tuple[str, int], Stream] = {}
+        self.poller = Poller(settings.librdkafka(), f"poll-{settings.source}", self._chore)
+        self._settling = DrainSettling(spool, self.poller)
+        self._promised = Promised(settings.source)
+        self._promised.recover(spool.sequences_at(spool.sent))
+        self._drain = Drain(
+            spool,
+            settings.source,
+            self.poller,
+            settings.backoff_ms / 1000,
+            self._settling,
+            self._promised.note,
+        )
+        self._sealer = Sealer(self.poller, settings.connection())
+        self._seals = settings.seal_every_s > 0
+        self._upkeep = Upkeep(settings.source, settings.seal_every_s, self._seal)
+
+    @property
+    def failure(self) -> GaplessError | None:
+        return self._stopped
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps records from being sent at the moment; they wait in the spool."""
+        return self._drain.problem or self.poller.problem
+
+    @property
+    def callback_errors(self) -> int:
+        return self.poller.callback_errors
+
+    @property
+    def spooled(self) -> int:
+        """Records in the spool that are not known to be sent."""
+        return self._drain.left
+
+    def start(self) -> None:
+        self.poller.start()
+        self._drain.start()
+        self._upkeep.start()
+
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> Receipt:
+        """Take a record into the spool."""
+        if self._stopped is not None:
+            raise self._stopped
+        if (len(value) if value else 0) + (len(key) if key else 0) > self._limit_bytes:
+            raise UsageError(
+                f"a record of more than {self._limit_bytes:,} bytes: raise message.max.bytes of the producer "
+                f"and max.message.bytes of the topic, or send less"
+            )
+        stream = self._streams.get((topic, partition))
+        if stream is None:
+            stream = self._streams[topic, partition] = Stream(
+                self._source, self.incarnation, topic, partition
+            )
+        made_at_ms = timestamp_ms or time.time_ns() // 1_000_000
+        return self._settling.receipt(
+            stream,
+            lambda: self.spool.append(topic, partition, value, key, headers or (), made_at_ms),
+            on_delivery,
+        )
+
+    def flush(self, timeout_s: float | None) -> int:
+        give_up_at = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        target = self.spool.end
+        while self._drain.position < target and time.monotonic() < give_up_at:
+            self.poller.flush(_LOOK_S)
+            self.spool.wait_for(target - 1, _LOOK_S)
+        return max(target - self._drain.position, 0)
+
+    def close(self, timeout_s: float | None) -> int:
+        if self._stopped is not None:
+            return self._drain.left
+        self._stopped = UsageError("the producer is closed")
+        self._upkeep.stop()
+        self.flush(timeout_s)
+        self._drain.stop()
+        self.poller.purge(in_flight=True)
+        if self._seals:
+            self._seal("close")
+        left = self._drain.left
+        try:
+            self.spool.close()
+        finally:
+            self._settling.end(
+                LeftInSpool("the producer was closed before the record was sent: it is in the spool")
+            )
+            self.poller.stop()
+        return left
+
+    def _chore(self) -> None:
+        if self.poller.fatal:
+            self.poller.renew()  # what it had not confirmed, the drain sends again
+
+    def _seal(self, reason: str = "interval") -> None:
+        self._promised.put_back(self._sealer.write(self._promised.take(reason), _SEAL_S))

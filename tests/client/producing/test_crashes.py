@@ -1,0 +1,126 @@
+"""Producers killed by SIGKILL, at the worst moments and at random ones: nothing is lost, nothing doubled (C6, B9).
+
+`GAPLESS_KILLS` sets the number of random kills (20 in `make test`, 200 in `make soak`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gapless.client.spool import Spooled
+from tests.client.conftest import Kafka, new_topic
+from tests.client.processes.produce import GROUP, MOMENTS
+from tests.client.producing.sending import check_sent, seals_of_source, sending
+
+ROOT = Path(__file__).parents[3]
+PARTITIONS = 3
+KILLS = int(os.environ.get("GAPLESS_KILLS", "20"))
+KILLS_ON_APACHE = max(4, KILLS // 5)
+
+
+def begin(
+    kafka: Kafka, folder: Path, source: str, topics: list[str], **options: Any
+) -> subprocess.Popen[bytes]:
+    arguments = {
+        "bootstrap": kafka.bootstrap,
+        "folder": str(folder / "spool"),
+        "source": source,
+        "topics": topics,
+        "partitions": PARTITIONS,
+        "report": str(folder / "stored.txt"),
+        **options,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.client.processes.produce", json.dumps(arguments)],
+        cwd=ROOT,
+        stderr=(folder / "stderr.txt").open("ab"),
+    )
+
+
+def drain(kafka: Kafka, folder: Path, source: str) -> list[Spooled]:
+    """Let a last producer send what is left, and compare."""
+    with sending(kafka, folder / "spool", source) as sender:
+        assert sender.flush(60) == 0
+    records = check_sent(kafka, folder / "spool", source)
+    check_reported(folder, records)
+    return records
+
+
+def check_reported(folder: Path, records: list[Spooled]) -> None:
+    """All that was reported stored is there; each run's records are in the order in which it sent them."""
+    found = [tuple(map(int, (record.value or b"").split(b":"))) for record in records]
+    assert found == sorted(set(found))
+    report = folder / "stored.txt"
+    lines = report.read_text().split() if report.exists() else []
+    last_of: dict[int, int] = defaultdict(lambda: -1)
+    for line in lines:
+        run, number = map(int, line.split(":"))
+        last_of[run] = max(last_of[run], number)
+    expected = {(run, number) for run, last in last_of.items() for number in range(last + 1)}
+    assert expected <= set(found), "a record that was reported stored is lost"
+    # What is there beyond that was stored by a group that nobody was told of any more.
+    assert len(set(found) - expected) <= GROUP * (1 + max((run for run, _ in found), default=0))
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_producer_that_dies_at_the_worst_moment(kafka: Kafka, tmp_path: Path, moment: str) -> None:
+    """C6: whatever the dead process had come to, the next one goes on without loss or duplicate."""
+    topics = [new_topic(kafka, PARTITIONS)]
+    source = f"{topics[0]}-{moment}"
+    before = begin(kafka, tmp_path, source, topics, run=0, records=100)
+    if moment not in ("between-claim-and-its-note", "during-init"):
+        assert before.wait(30) == 0  # somebody has used the spool before
+    else:
+        before.kill()
+        before.wait()
+    victim = begin(kafka, tmp_path, source, topics, run=1, die_at=moment)
+    assert victim.wait(60) == -signal.SIGKILL, (tmp_path / "stderr.txt").read_text()
+    drain(kafka, tmp_path, source)
+
+
+def test_a_producer_killed_at_random_moments(embedded: Kafka, tmp_path: Path) -> None:
+    """C6: over any number of crashes, across partitions, topics and sessions, compared record by record."""
+    kill_often(embedded, tmp_path, KILLS)
+
+
+@pytest.mark.apache
+def test_a_producer_killed_at_random_moments_on_apache_kafka(apache: Kafka, tmp_path: Path) -> None:
+    kill_often(apache, tmp_path, KILLS_ON_APACHE)
+
+
+def kill_often(kafka: Kafka, folder: Path, kills: int) -> None:
+    topics = [new_topic(kafka, PARTITIONS) for _ in range(2)]
+    source = f"{topics[0]}-killed"
+    seed = int(os.environ.get("GAPLESS_SEED", "0")) or random.randrange(1 << 30)
+    print(f"GAPLESS_SEED={seed}")  # shown when the test fails
+    chance = random.Random(seed)
+    report = folder / "stored.txt"
+    for run in range(kills):
+        before = report.stat().st_size if report.exists() else 0
+        victim = begin(kafka, folder, source, topics, run=run)
+        if chance.random() < 0.8:  # mostly while it is sending, sometimes while it starts
+            until = time.monotonic() + 30
+            while time.monotonic() < until and victim.poll() is None:
+                if report.exists() and report.stat().st_size > before:
+                    break
+                time.sleep(0.005)
+        time.sleep(chance.uniform(0.0, 0.8))
+        assert victim.poll() is None, f"seed {seed}: it ended: {(folder / 'stderr.txt').read_text()[-2000:]}"
+        victim.kill()
+        victim.wait()
+    records = drain(kafka, folder, source)
+    reasons = [seal.reason for seal in seals_of_source(kafka, source)]
+    assert "recovered" in reasons
+    assert len({(record.topic, record.partition) for record in records}) == 2 * PARTITIONS
+    print(f"{len(records)} records, {kills} kills, {len(reasons)} seals")
