@@ -34,11 +34,11 @@ for thread in threads:
 """
 
 
-@pytest.mark.parametrize("moment_s", [0.05, 0.2, 0.5])
+@pytest.mark.parametrize("moment_s", [0.05, 0.4])
 def test_what_a_killed_process_reported_as_stored_is_there(tmp_path: Path, moment_s: float) -> None:
     folder = tmp_path / "spool"
     reported: dict[int, int] = {}
-    for _ in range(3):  # each goes on where the one before was killed
+    for _ in range(2):  # the second goes on where the one before was killed
         with subprocess.Popen(
             [sys.executable, "-c", WRITER, str(folder), SOURCE],
             stdout=subprocess.PIPE,

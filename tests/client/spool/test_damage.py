@@ -124,7 +124,7 @@ def test_a_record_that_contains_a_spools_blocks_is_only_a_record(tmp_path: Path)
         assert [record.value for record in read_everything(spool)] == [b"first"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     name=st.sampled_from(["segment", "spool.json", "hints", "lock", "claimed"]),
     content=st.one_of(

@@ -279,6 +279,8 @@ class GroupCommit:
             self._room.written()
             if failure is None:
                 self.stored = group.end
+                if self._segments.all[-1].first == group.first:  # one ended: it may have been sent already
+                    self._segments.note_sent(self.sent)
                 self._tail.add(group)
                 self._is_well = True
             else:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import time
 from pathlib import Path
@@ -37,6 +38,7 @@ _HINTS = "hints"
 _SLOT = Struct("<QQQ")
 _CHECKSUM = Struct("<I")
 _SLOT_BYTES = 64
+_log = logging.getLogger(__name__)
 _LOCK_PATIENCE_S = 0.5  # a look at the status takes the lock for a moment
 
 
@@ -189,10 +191,14 @@ class Folder:
             self._disk.replace(self.path / _CLAIMED, [b"the position is on the cluster\n"])
 
     def note(self, sent: int, stored: int) -> None:
+        """Write a hint; where the disk refuses even that, only the log hears of it."""
         hint = Hint(self.hint.number + 1, sent, stored)
         slot = _SLOT.pack(*hint)
         at = hint.number % 2 * _SLOT_BYTES
-        os.pwrite(self._hints_fd, slot + _CHECKSUM.pack(crc32c(slot)), at)
+        try:
+            os.pwrite(self._hints_fd, slot + _CHECKSUM.pack(crc32c(slot)), at)
+        except OSError as error:
+            _log.warning("the spool %s could not note what was sent: %s", self.path, error)
         self.hint = hint
 
     def close(self) -> None:

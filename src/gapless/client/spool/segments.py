@@ -162,7 +162,8 @@ class Segments:
             if following.first > position:
                 break
             if segment.sent_at_s is None:
-                os.utime(segment.path)  # so that a later process knows it too
+                with contextlib.suppress(OSError):  # a hint for a later process, no more
+                    os.utime(segment.path)
                 segment.sent_at_s = time.time()
 
     def recall_sent(self, position: int) -> None:
