@@ -1,4 +1,4 @@
-"""Producers killed by SIGKILL, at the worst moments and at random ones: nothing is lost, nothing doubled (C6, B9).
+"""Producers killed by SIGKILL, at the worst moments and at random: nothing is lost, nothing doubled (C6, B9).
 
 `GAPLESS_KILLS` sets the number of random kills (20 in `make test`, 200 in `make soak`).
 """
@@ -41,11 +41,9 @@ def begin(
         "report": str(folder / "stored.txt"),
         **options,
     }
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.client.processes.produce", json.dumps(arguments)],
-        cwd=ROOT,
-        stderr=(folder / "stderr.txt").open("ab"),
-    )
+    with (folder / "stderr.txt").open("ab") as said:
+        command = [sys.executable, "-m", "tests.client.processes.produce", json.dumps(arguments)]
+        return subprocess.Popen(command, cwd=ROOT, stderr=said)
 
 
 def drain(kafka: Kafka, folder: Path, source: str) -> list[Spooled]:

@@ -59,8 +59,14 @@ class Claimant:
         KafkaException when it may be tried again.
         """
         ledger = self._ledger = self._ledger or Ledger(self._properties)
-        ledger.ensure_topic()
-        self._check_owner(ledger)  # now, so that we do not fence somebody who has taken over
+        try:
+            ledger.ensure_topic()
+            self._check_owner(ledger)  # now, so that we do not fence somebody who has taken over
+            return self._open(ledger)
+        finally:
+            ledger.rest()
+
+    def _open(self, ledger: Ledger) -> Session:
         session = Session(self._properties, self._source, wanted=self._wanted, patience_s=self._patience_s)
         try:
             session.init()

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     TopicCollection,
@@ -26,6 +25,12 @@ from gapless.errors import GaplessError
 
 REQUEST_TIMEOUT_S = 10.0
 _RETRY_S = 0.05
+_PASSING = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+)
 
 # What a client needs to reach a cluster; everything else is about producing, and other clients warn about it.
 _CONNECTION = ("security.", "sasl.", "ssl.", "enable.ssl.", "socket.", "broker.", "client.", "reconnect.")
@@ -66,6 +71,7 @@ class Ledger:
         self._properties = connection_properties(properties)
         self._admin = AdminClient(dict(self._properties))
         self._groups: dict[str, object] = {}
+        self._consumers: dict[str, Consumer] = {}
 
     def ensure_topic(self) -> None:
         """Make the topic if it is missing: kept for ever, copied as often as the cluster does by default."""
@@ -93,32 +99,42 @@ class Ledger:
 
     def read(self, group: str) -> Committed | None:
         """What the group has committed; None if nothing. Waits for a transaction that is not yet decided."""
-        wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(LEDGER_TOPIC, POSITION_PARTITION)])
+        # Not by an AdminClient: librdkafka 2.16 crashes in it when the coordinator has just moved.
+        where = TopicPartition(LEDGER_TOPIC, POSITION_PARTITION)
         give_up_at = time.monotonic() + REQUEST_TIMEOUT_S
         while True:
             try:
-                answer = self._admin.list_consumer_group_offsets(
-                    [wanted], require_stable=True, request_timeout=REQUEST_TIMEOUT_S
-                )[group].result()
-                [found] = answer.topic_partitions
+                [found] = self._consumer(group).committed([where], timeout=REQUEST_TIMEOUT_S)
                 if found.error is not None:
                     raise KafkaException(found.error)
                 return None if found.offset < 0 else Committed(found.offset, found.metadata or "")
             except KafkaException as error:
-                # Moved coordinators and undecided transactions pass; a group that never was is empty.
-                if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                    return None
-                if not _passes(error.args[0]) or time.monotonic() > give_up_at:
+                if error.args[0].code() not in _PASSING or time.monotonic() > give_up_at:
                     raise
                 time.sleep(_RETRY_S)
 
     def group(self, name: str) -> object:
         """What librdkafka wants to be told about a group whose offsets a transaction commits."""
         if name not in self._groups:
-            consumer = Consumer({**self._properties, "group.id": name, "enable.auto.commit": False})
-            self._groups[name] = consumer.consumer_group_metadata()
-            consumer.close()
+            self._groups[name] = self._consumer(name).consumer_group_metadata()
         return self._groups[name]
+
+    def rest(self) -> None:
+        """Close connections that are needed again only when a session begins."""
+        while self._consumers:
+            self._consumers.popitem()[1].close()
+
+    def _consumer(self, group: str) -> Consumer:
+        if group not in self._consumers:
+            self._consumers[group] = Consumer(
+                {
+                    **self._properties,
+                    "group.id": group,
+                    "enable.auto.commit": False,
+                    "isolation.level": "read_committed",
+                }
+            )
+        return self._consumers[group]
 
     def _exists(self) -> bool:
         described = self._admin.describe_topics(
@@ -131,12 +147,3 @@ class Ledger:
                 return False
             raise
         return True
-
-
-def _passes(error: KafkaError) -> bool:
-    return error.retriable() or error.code() in (
-        KafkaError.UNSTABLE_OFFSET_COMMIT,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    )

@@ -78,6 +78,7 @@ def recover(
         ) from error
     finally:
         session.discard()
+        ledger.rest()
     spool.note_claimed()
     spool.note_sent(position)
     return Recovered(position, None if was is None else was.offset, found, spool.stored - position)

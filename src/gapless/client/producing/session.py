@@ -22,10 +22,13 @@ from gapless.client.formats import (
     source_header,
 )
 from gapless.client.spool.records import Spooled
+from gapless.errors import UsageError
 
 SLICE_S = 1.0
 """How long a call into librdkafka may take before we look whether it is still wanted."""
 _FULL_QUEUE_S = 0.01
+TRANSACTION_TIMEOUT_MS = 60_000
+"""librdkafka's default of transaction.timeout.ms. A record is tried for as long, then anew."""
 _DELIVERY_TIMEOUTS = ("delivery.timeout.ms", "message.timeout.ms")
 
 
@@ -43,22 +46,15 @@ class Session:
         self._wanted = wanted
         self._patience_s = patience_s
         self._made_by: dict[bytes, tuple[str, bytes]] = {}
-        self._producer = Producer(
-            {
-                "reconnect.backoff.max.ms": 1_000,
-                # A record is tried for as long as its transaction may last: then the next one tries.
-                **{name: value for name, value in properties.items() if name not in _DELIVERY_TIMEOUTS},
-                "transactional.id": source,
-                # Only failures are told one by one; that the others arrived is what the commit says.
-                "delivery.report.only.error": True,
-            }
-        )
+        self._producer = _new_producer(properties, source)
 
     def init(self) -> None:
         """Fence every earlier session of this source; return when all its transactions are decided."""
         self._insist(self._producer.init_transactions)
 
     def begin(self) -> None:
+        if not self._wanted():
+            raise Ended
         self._producer.begin_transaction()
 
     def produce(self, records: Sequence[Spooled]) -> None:
@@ -98,14 +94,14 @@ class Session:
         """Call again as long as librdkafka says that it may be, for as long as our patience lasts."""
         give_up_at = time.monotonic() + self._patience_s
         while True:
+            if not self._wanted():
+                raise Ended
             try:
                 call(SLICE_S)
                 return
             except KafkaException as error:
                 if not error.args[0].retriable() or time.monotonic() >= give_up_at:
                     raise
-            if not self._wanted():
-                raise Ended
             self._producer.poll(0)
 
     def _produce_slowly(self, record: Spooled, headers: list[tuple[str, str | bytes | None]]) -> None:
@@ -129,3 +125,21 @@ class Session:
     def _know(self, incarnation: bytes) -> tuple[str, bytes]:
         header = self._made_by[incarnation] = (SOURCE_HEADER, source_header(self._source, incarnation))
         return header
+
+
+def _new_producer(properties: Mapping[str, Any], source: str) -> Producer:
+    given = {name: value for name, value in properties.items() if name not in _DELIVERY_TIMEOUTS}
+    timeout_ms = int(given.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
+    try:
+        return Producer(
+            {
+                "reconnect.backoff.max.ms": 1_000,
+                "socket.timeout.ms": min(10_000, timeout_ms),
+                **given,
+                "transactional.id": source,
+                # Only failures are told one by one; that the others arrived is what the commit says.
+                "delivery.report.only.error": True,
+            }
+        )
+    except KafkaException as error:
+        raise UsageError(f"no producer can be made with these properties: {error.args[0].str()}") from error

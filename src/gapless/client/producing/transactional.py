@@ -26,7 +26,7 @@ from gapless.client.producing.ownership import fingerprint
 from gapless.client.producing.port import OnDelivery
 from gapless.client.producing.receipts import LeftInSpool, Receipt, Stream
 from gapless.client.producing.seals import Promises
-from gapless.client.producing.session import Ended, Session
+from gapless.client.producing.session import TRANSACTION_TIMEOUT_MS, Ended, Session
 from gapless.client.producing.settling import Settling
 from gapless.client.records import Headers
 from gapless.client.spool import Spool
@@ -41,6 +41,7 @@ IDLE_S = 0.1
 DAY_S = 86_400.0
 _BACKOFF_S = 0.1
 _BACKOFF_MAX_S = 5.0
+_END_S = 2.0
 _MESSAGE_MAX_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
 
 
@@ -70,7 +71,7 @@ class TransactionalSender:
         self._failure: GaplessError | None = None
         self._source = source
         self._limit_bytes = int(properties.get("message.max.bytes", _MESSAGE_MAX_BYTES))
-        self._transaction_s = transaction_ms / 1000
+        self._transaction_s = _checked_transaction_ms(transaction_ms, properties) / 1000
         self._transaction_records = transaction_records
         self._seal_every_s = seal_every_s
         self._keep_alive_s = keep_alive_s
@@ -186,7 +187,9 @@ class TransactionalSender:
             self._end_by = time.monotonic() + (0.0 if unsent else self._patience_s)
             self._ending.set()
         if has_started:
-            self._thread.join()
+            # librdkafka may sit in a call for longer than we told it to. Whatever comes of it is harmless:
+            # the next session fences this one.
+            self._thread.join(max(0.0, self._end_by - time.monotonic()) + _END_S)
         end = self.spool.end
         try:
             self.spool.close()
@@ -298,8 +301,8 @@ class TransactionalSender:
             left_s = closes_at - time.monotonic()
             if left_s <= 0 or self._is_hurried(position):
                 break
-            if not records and not self.spool.wait_for(position, left_s):
-                break
+            if not records:
+                self.spool.wait_for(position, min(left_s, IDLE_S))
         self._commit(session, position, fingerprint(last) if last else None, "interval")
 
     def _transact_without_records(self, session: Session, position: int, reason: str) -> None:
@@ -337,3 +340,13 @@ class TransactionalSender:
 
     def _is_keep_alive_due(self) -> bool:
         return time.monotonic() >= self._kept_alive_at + self._keep_alive_s
+
+
+def _checked_transaction_ms(transaction_ms: float, properties: Mapping[str, Any]) -> float:
+    timeout_ms = float(properties.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
+    if transaction_ms > timeout_ms / 2:
+        raise UsageError(
+            f"transaction_ms={transaction_ms:g} leaves too little time to commit: the cluster aborts it "
+            f"after transaction.timeout.ms={timeout_ms:g}; choose at most half of that"
+        )
+    return transaction_ms
