@@ -148,8 +148,10 @@ class Postgres(Server):
         super().stop()
 
     def close(self) -> None:
-        """Stop, and remove all that it left on disk."""
-        self.stop()
+        """Stop at once, and remove all that it left on disk."""
+        if self._process is not None:
+            self._process.signal(signal.SIGQUIT)  # nothing need be written that is removed now
+        super().stop()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -31,14 +30,14 @@ def redis_server(require: Require) -> Iterator[Redis]:
         yield server
 
 
-def new_database(server: Postgres) -> str:
-    """The address of an empty database."""
+def emptied(server: Postgres) -> str:
+    """The address of the server's database, which is empty now."""
     import psycopg
 
-    name = f"test_{uuid4().hex}"
     with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    return server.dsn.removesuffix("postgres") + name
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+    return server.dsn
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def sqlite_kit(tmp_path: Path) -> SqliteKit:
 
 @pytest.fixture
 def postgres_kit(postgres: Postgres) -> PostgresKit:
-    return PostgresKit(new_database(postgres))
+    return PostgresKit(emptied(postgres))
 
 
 @pytest.fixture

@@ -97,6 +97,10 @@ class TransactionalStore(ABC):
         """Connect and make the tables; UsageError or StoreUnavailable with what to do."""
 
     @abstractmethod
+    def close(self) -> None:
+        """Close what is open; open(group) may follow."""
+
+    @abstractmethod
     def _transaction(self) -> AbstractContextManager[Any]:
         """An open transaction, committed at the end, rolled back on an error.
 
@@ -127,7 +131,11 @@ class TransactionalStore(ABC):
 
     def open(self, group: str) -> None:
         self._group = group
-        self._prepare()
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
 
     def take(self, partition: TopicPartition) -> int | None:
         """The partition is ours from now on; earlier owners can no longer write."""
