@@ -30,7 +30,7 @@ from gapless.client.consuming.signals import StopOnSignals
 from gapless.client.consuming.starting import translate
 from gapless.client.records import Record, TopicPartition
 from gapless.client.stores.none import NoStore
-from gapless.client.stores.port import Store
+from gapless.client.stores.port import Handler, Store
 from gapless.errors import UsageError
 
 _log = logging.getLogger(__name__)
@@ -128,24 +128,30 @@ class Consumer:
             if self._running:
                 raise UsageError("the consumer is already running")
             self._running = True
+        try:
+            self._run(as_handler(handler))
+        finally:
+            self._running = False
+        self.close()
+
+    def _run(self, handler: Handler) -> None:
         processing = Processing(
-            self._settings, self._backlog, as_handler(handler), self._poller.commit_first, self._poller.taken
+            self._settings,
+            self._backlog,
+            handler,
+            self.counters,
+            self._poller.commit_first,
+            self._poller.taken,
         )
-        processing.counters = self.counters
         with StopOnSignals(self.stop):
             self._start()
-            workers = [
+            for number in range(self._settings.workers):
                 threading.Thread(
-                    target=self._work, args=(processing,), name=f"gapless-worker-{n}", daemon=True
-                )
-                for n in range(self._settings.workers)
-            ]
-            for worker in workers:
-                worker.start()
+                    target=self._work, args=(processing,), name=f"gapless-worker-{number}", daemon=True
+                ).start()
             # With a time, so that signals are seen.
             while not self._poller.ended.wait(_WATCH_S):
                 pass
-        self.close()
 
     def _work(self, processing: Processing) -> None:
         while (work := self._backlog.take()) is not None:
@@ -220,7 +226,7 @@ class Consumer:
             self._backlog.finish(work)
 
     def _pullable(self) -> None:
-        if not isinstance(self._settings.store, NoStore):
+        if type(self._settings.store) is not NoStore:
             raise UsageError("with a store, use run(handler): the handler must be part of its transaction")
         if self._running:
             raise UsageError("the consumer is running a handler")

@@ -79,6 +79,8 @@ class Poller:
         self.failure: BaseException | None = None
         self._last_error: KafkaError | None = None
         self._next_commit = 0.0
+        self._patience_s = settings.max_poll_s / 2
+        """For handlers to end when their partitions are to be handed over."""
         self._consumer: Consumer | None = None
         self._thread = threading.Thread(target=self._run, name="gapless-poller", daemon=True)
 
@@ -366,7 +368,7 @@ class Poller:
         return start
 
     def _on_revoke(self, _consumer: Consumer, partitions: list[LibraryPartition]) -> None:
-        self._hand_over([_ours(each) for each in partitions], self._settings.max_poll_s / 2)
+        self._hand_over([_ours(each) for each in partitions], self._patience_s)
 
     def _on_lost(self, _consumer: Consumer, partitions: list[LibraryPartition]) -> None:
         _log.warning(
@@ -457,9 +459,7 @@ class Poller:
         """Hold exactly these partitions, outside of the group's sharing."""
         topics = {each.topic for each in starts}
         check_topics(self.consumer, sorted(topics), self._settings, lambda: self._last_error)
-        self._hand_over(
-            [holding.partition for holding in self._backlog.holdings()], self._settings.max_poll_s / 2
-        )
+        self._hand_over([holding.partition for holding in self._backlog.holdings()], self._patience_s)
         self.hold(
             [
                 LibraryPartition(each.topic, each.partition) if start is None else _library(each, start)

@@ -70,7 +70,13 @@ class Processing:
     """Shared by all workers."""
 
     def __init__(
-        self, settings: Settings, backlog: Backlog, handler: Handler, commit_first: CommitFirst, taken: Taken
+        self,
+        settings: Settings,
+        backlog: Backlog,
+        handler: Handler,
+        counters: Counters,
+        commit_first: CommitFirst,
+        taken: Taken,
     ) -> None:
         self._settings = settings
         self._store = settings.store
@@ -78,7 +84,7 @@ class Processing:
         self._handler = handler
         self._commit_first = commit_first
         self._taken = taken
-        self.counters = Counters()
+        self.counters = counters
         self._letters_lock = threading.Lock()
         self._letters: DeadLetterWriter | None = None
         if settings.on_failure is not None:

@@ -193,7 +193,7 @@ def _check_parallel(workers: int, parallel_by: str, commit_first: bool, store: S
             "commit-then-process works in parallel by partition only: committing one key's record would "
             "commit those of other keys that still wait"
         )
-    if store is not None and not isinstance(store, NoStore):
+    if store is not None and type(store) is not NoStore:
         raise UsageError(
             "a store works in parallel by partition only: it remembers how far a partition is done in order"
         )

@@ -1,0 +1,186 @@
+"""A consumer at work: handlers, iteration, parallel work, backpressure, ends, and errors that are told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from gapless.client.consuming.consumer import Consumer
+from gapless.client.records import Record, TopicPartition
+from gapless.errors import Unreachable, UsageError
+from tests.client.conftest import Kafka, new_topic, wait_for
+from tests.client.consuming.helpers import handled, of_each_partition, values, write
+from tests.client.processes.common import QUICK
+
+
+def consumer_of(kafka: Kafka, topic: str, **options: Any) -> Consumer:
+    properties = {**QUICK, **options.pop("properties", {})}
+    group = options.pop("group", f"group-of-{topic}")
+    return Consumer(kafka.bootstrap, group=group, topics=topic, properties=properties, **options)
+
+
+def written(kafka: Kafka, count: int, partitions: int = 1, keys: int = 0) -> str:
+    topic = new_topic(kafka, partitions)
+    write(kafka.bootstrap, topic, count, partitions=partitions, keys=keys)
+    return topic
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"workers": 3}, {"workers": 3, "parallel_by": "key"}, {"semantics": "at-most-once", "workers": 2}],
+    ids=["alone", "by-partition", "by-key", "at-most-once"],
+)
+def test_every_record_is_handled_once_in_the_order_of_its_key(kafka: Kafka, options: dict[str, Any]) -> None:
+    topic = written(kafka, 3000, partitions=3, keys=12)
+    order: dict[bytes | None, list[bytes | None]] = defaultdict(list)
+    found = handled(
+        consumer_of(kafka, topic, **options), lambda record: order[record.key].append(record.value)
+    )
+    assert sorted(record.value or b"" for record in found) == values(3000)
+    assert all(of_key == sorted(of_key, key=lambda value: value or b"") for of_key in order.values())
+    with consumer_of(kafka, topic) as after:
+        assert sum(offset or 0 for offset in after.committed(of_each(topic, 3)).values()) == 3000
+
+
+def of_each(topic: str, partitions: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, partition) for partition in range(partitions)]
+
+
+def test_a_record_counts_when_the_next_is_asked_for(kafka: Kafka) -> None:
+    topic = written(kafka, 10)
+    seen = []
+    with consumer_of(kafka, topic) as consumer:
+        for record in consumer:
+            seen.append(record.value)
+            if len(seen) == 4:
+                break
+    with consumer_of(kafka, topic) as consumer:
+        for record in consumer:
+            seen.append(record.value)
+            if record.value == values(10)[-1]:
+                break
+    # The fourth was never asked past, so it comes again; no other does.
+    assert seen == values(10)[:4] + values(10)[3:]
+
+
+def test_an_error_in_the_loop_ends_it_at_once_and_commits_what_was_done(kafka: Kafka) -> None:
+    topic = written(kafka, 10)
+
+    def read() -> None:
+        with consumer_of(kafka, topic) as consumer:
+            for record in consumer:
+                if record.offset == 5:
+                    raise ZeroDivisionError
+
+    begun = time.monotonic()
+    with pytest.raises(ZeroDivisionError):
+        read()
+    assert time.monotonic() - begun < 15
+    with consumer_of(kafka, topic) as consumer:
+        assert list(consumer.committed(of_each(topic, 1)).values()) == [5]
+
+
+def test_iterating_at_most_once_repeats_nothing_after_a_break(embedded: Kafka) -> None:
+    """E1: what was handed out is committed before."""
+    topic = written(embedded, 6)
+    seen = []
+    for _ in range(3):
+        with consumer_of(embedded, topic, semantics="at-most-once") as consumer:
+            for record in consumer:
+                seen.append(record.value)
+                if len(seen) % 2 == 0:
+                    break
+    assert seen == values(6)
+
+
+def test_a_slow_handler_keeps_its_membership_and_memory_stays_bounded(kafka: Kafka) -> None:
+    """A handler takes longer than max.poll.interval.ms; nobody else gets its partitions meanwhile."""
+    topic = written(kafka, 4000)
+    consumer = consumer_of(
+        kafka,
+        topic,
+        queue_records=100,
+        properties={"max.poll.interval.ms": 6000, "queued.min.messages": 1000},
+    )
+    most, lost = 0, []
+    consumer._poller._on_lost = lambda _consumer, partitions: lost.append(partitions)  # type: ignore[method-assign]
+
+    def handle(record: Record) -> None:
+        nonlocal most
+        if record.offset == 3:
+            time.sleep(6.5)
+        most = max(most, *(holding.queued_records for holding in consumer._backlog.holdings()))
+
+    found = handled(consumer, handle)
+    assert [record.value for record in found] == values(4000)
+    assert lost == []
+    assert most <= 100 + 1000  # the bound, and one fetch on top
+
+
+def test_stop_ends_a_run_from_another_thread_after_what_is_begun(kafka: Kafka) -> None:
+    topic = written(kafka, 1000)
+    consumer = consumer_of(kafka, topic, batch_records=1)
+    seen: list[Record] = []
+
+    def handle(record: Record) -> None:
+        if record.offset == 20:
+            threading.Thread(target=consumer.stop).start()
+            wait_for(lambda: consumer._poller.stopping, "the consumer stops")
+        seen.append(record)
+
+    consumer.run(handle)
+    assert [record.offset for record in seen] == list(range(21))
+    with pytest.raises(UsageError, match="closed"):
+        consumer.run(handle)
+    rest = handled(consumer_of(kafka, topic))
+    assert [record.offset for record in rest] == list(range(21, 1000))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_and_handlers_are_as_before(embedded: Kafka, number: signal.Signals) -> None:
+    topic = written(embedded, 100)
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    seen = []
+
+    def handle(record: Record) -> None:
+        if record.offset == 10:
+            os.kill(os.getpid(), number)
+        seen.append(record)
+        time.sleep(0.01)
+
+    consumer_of(embedded, topic, batch_records=1).run(handle)
+    assert 11 <= len(seen) < 100
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_topic_that_is_not_there_is_told(kafka: Kafka) -> None:
+    with pytest.raises(UsageError, match="'no-such-topic' is not there"):
+        consumer_of(kafka, "no-such-topic").run(print)
+
+
+def test_a_cluster_that_is_not_there_is_told() -> None:
+    consumer = Consumer("127.0.0.1:1", group="g", topics="t", connect_timeout_s=1)
+    with pytest.raises(Unreachable, match=r"no broker answers at 127\.0\.0\.1:1"):
+        consumer.run(print)
+
+
+def test_an_outage_is_waited_out_and_nothing_is_lost(embedded: Kafka) -> None:
+    topic = written(embedded, 500)
+    consumer = consumer_of(embedded, topic, commit_every_ms=20)
+    healing = []
+
+    def handle(record: Record) -> None:
+        if record.offset == 100 and not healing:
+            embedded.isolate()
+            healing.append(threading.Timer(1.5, embedded.heal))
+            healing[0].start()
+        time.sleep(0.002)
+
+    found = handled(consumer, handle)
+    assert set(of_each_partition(found)[topic, 0]) == set(range(500))

@@ -1,0 +1,119 @@
+"""Two interfaces (E5): here the one in which the application assigns, seeks, and keeps its own offsets (E7)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from gapless.client.consuming.consumer import Consumer
+from gapless.client.records import Record, TopicPartition
+from gapless.client.stores.sqlite import SqliteStore
+from gapless.errors import UsageError
+from tests.client.conftest import Kafka, wait_for
+from tests.client.consuming.helpers import values
+from tests.client.consuming.test_consumer import consumer_of, written
+from tests.client.consuming.test_rebalances import Member
+
+
+def read(consumer: Consumer, count: int) -> list[Record]:
+    """So many records, by polling."""
+    found: list[Record] = []
+    deadline = time.monotonic() + 30
+    while len(found) < count:
+        found += consumer.poll(0.5)
+        assert time.monotonic() < deadline, f"only {len(found)} of {count}"
+    return found
+
+
+def test_offsets_of_ones_own_need_no_group(kafka: Kafka) -> None:
+    topic = written(kafka, 40, partitions=2)
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with Consumer(kafka.bootstrap) as consumer:
+        consumer.assign({zero: 5, one: None})
+        found = read(consumer, 35)
+        assert sorted(record[1:3] for record in found) == [(0, n) for n in range(5, 20)] + [
+            (1, n) for n in range(20)
+        ]
+        assert consumer.assignment() == [zero, one]
+        consumer.poll(0)  # what was read counts as done when more is asked for
+        assert (consumer.position(zero), consumer.position(one)) == (20, 20)
+        with pytest.raises(UsageError, match="give group="):
+            consumer.commit()
+
+
+def test_seek_and_rewind_go_anywhere(kafka: Kafka) -> None:
+    topic = written(kafka, 40)
+    zero = TopicPartition(topic, 0)
+    with Consumer(kafka.bootstrap) as consumer:
+        consumer.assign([zero])
+        assert [record.value for record in read(consumer, 40)] == values(40)
+        consumer.seek(zero, 30)
+        assert [record.offset for record in read(consumer, 10)] == list(range(30, 40))
+        consumer.rewind(zero, records=3)
+        assert [record.offset for record in read(consumer, 3)] == [37, 38, 39]
+        consumer.rewind()
+        again = read(consumer, 40)
+        assert [record.value for record in again] == values(40)
+        to_ms = again[25].timestamp_ms
+        assert to_ms is not None
+        consumer.rewind(zero, to_ms=to_ms)
+        first = read(consumer, 1)[0]
+        assert first.timestamp_ms == to_ms
+        with pytest.raises(UsageError, match="not assigned"):
+            consumer.seek(TopicPartition(topic, 7), 0)
+
+
+def test_commits_of_ones_own_are_where_the_next_begins(kafka: Kafka) -> None:
+    topic = written(kafka, 40)
+    zero = TopicPartition(topic, 0)
+    with Consumer(kafka.bootstrap, group=f"own-{topic}") as consumer:
+        consumer.assign([zero])
+        assert consumer.committed() == {zero: None}
+        consumer.commit({zero: 12})
+        assert consumer.committed() == {zero: 12}
+    with Consumer(kafka.bootstrap, group=f"own-{topic}") as consumer:
+        consumer.assign([zero])
+        assert [record.offset for record in read(consumer, 28)] == list(range(12, 40))
+        consumer.commit()
+        assert consumer.committed() == {zero: 40}
+        assert consumer.lag() == {zero: 0}
+
+
+@pytest.mark.parametrize("with_store", [False, True], ids=["no-store", "sqlite"])
+def test_rewinding_delivers_again_unless_a_store_remembers(
+    kafka: Kafka, tmp_path: Path, with_store: bool
+) -> None:
+    """E7."""
+    topic = written(kafka, 100)
+    store = SqliteStore(str(tmp_path / "store.db")) if with_store else None
+    consumer = consumer_of(kafka, topic, store=store)
+    seen: list[int] = []
+    member = Member(consumer, lambda record: seen.append(record.offset))
+    wait_for(lambda: len(seen) == 100, "all is handled")
+    consumer.rewind()
+    if with_store:
+        wait_for(lambda: consumer.counters.repeated == 100, "all came again")
+        member.stop()
+        assert seen == list(range(100))
+    else:
+        wait_for(lambda: len(seen) == 200, "all is handled again")
+        member.stop()
+        assert seen == [*range(100), *range(100)]
+
+
+def test_a_handler_may_rewind_its_own_partition(embedded: Kafka) -> None:
+    topic = written(embedded, 50)
+    consumer = consumer_of(embedded, topic)
+    seen: list[int] = []
+
+    def handle(record: Record) -> None:
+        seen.append(record.offset)
+        if record.offset == 49 and len(seen) < 60:
+            consumer.seek(TopicPartition(topic, 0), 40)
+
+    member = Member(consumer, handle)
+    wait_for(lambda: len(seen) == 60, "what was rewound is handled")
+    member.stop()
+    assert seen == [*range(50), *range(40, 50)]
