@@ -139,11 +139,8 @@ class Poller:
         callbacks = self._callbacks
         while callbacks:
             receipt = callbacks.popleft()
-            told = receipt.on_delivery
-            if told is None:
-                continue
             try:
-                told(receipt.error, receipt)
+                receipt.call_back()
             except Exception:
                 self.callback_errors += 1
                 if self.callback_errors == 1:

@@ -120,7 +120,11 @@ class Producer:
         self._partitions = Partitions(count_partitions, self.settings.spool)
         self._choose = self._partitions.choose
         self._take = self._sender.send
-        self._sender.start()
+        try:
+            self._sender.start()
+        except BaseException:
+            self._sender.close(0)  # lets the spool's folder go
+            raise
         _living.add(self)
 
     def __enter__(self) -> Self:
