@@ -17,7 +17,13 @@ from .conftest import Gapless
 ROOT = Path(__file__).resolve().parents[2]
 TOPICS = ("create", "list", "describe", "alter", "delete")
 GROUPS = ("list", "describe", "reset", "delete")
-ALL_COMMANDS = [*COMMANDS, *(f"topics {name}" for name in TOPICS), *(f"groups {name}" for name in GROUPS)]
+SPOOL = ("status", "verify", "drain", "recover")
+ALL_COMMANDS = [
+    *COMMANDS,
+    *(f"topics {name}" for name in TOPICS),
+    *(f"groups {name}" for name in GROUPS),
+    *(f"spool {name}" for name in SPOOL),
+]
 
 
 @pytest.mark.parametrize("command", [command for command in ALL_COMMANDS if command != "up"])

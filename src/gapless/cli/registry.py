@@ -19,5 +19,6 @@ COMMANDS: dict[str, Command] = {
     "produce": Command("gapless.cli.produce", "Send lines, or numbered records, to a topic."),
     "consume": Command("gapless.cli.consume", "Print the records of a topic."),
     "groups": Command("gapless.cli.groups", "Show consumer groups and their lag; move or delete them."),
+    "spool": Command("gapless.cli.spool", "Look at a producer's spool, check it, send what it holds."),
     "demo": Command("gapless.cli.demo", "Follow a million records through a crash, and account for each."),
 }

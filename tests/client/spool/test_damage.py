@@ -72,9 +72,9 @@ def test_a_missing_segment_is_found_out(tmp_path: Path, victim: int) -> None:
     path = segments(tmp_path)[victim]
     path.unlink()
     if victim == -1:
-        with pytest.raises(SpoolDamaged, match="damaged or removed"):
+        with pytest.raises(SpoolDamaged, match="in a segment that is missing"):
             open_spool(tmp_path, segment_bytes=200)
-        with pytest.raises(SpoolDamaged, match="damaged or removed"):
+        with pytest.raises(SpoolDamaged, match="in a segment that is missing"):
             status(tmp_path)
         return
     with open_spool(tmp_path, segment_bytes=200) as spool, pytest.raises(SpoolError):
@@ -87,7 +87,9 @@ def test_a_last_block_that_was_surely_stored_is_not_taken_for_a_torn_one(tmp_pat
         store(spool, b"1", b"2")
     (path,) = segments(tmp_path)
     flip(path, path.stat().st_size - 1)
-    with pytest.raises(SpoolDamaged, match="ends at position 1, but 2 records were stored"):
+    with pytest.raises(
+        SpoolDamaged, match=r"at byte \d+: it ends there with position 1, but 2 records were stored"
+    ):
         open_spool(tmp_path)
     assert verify(tmp_path).problems
 
@@ -162,3 +164,13 @@ def test_segments_without_their_description_are_not_begun_anew(tmp_path: Path) -
     (tmp_path / "spool.json").unlink()
     with pytest.raises(SpoolDamaged, match="missing but there are segments"):
         open_spool(tmp_path)
+
+
+def test_segments_that_are_all_gone_are_missed(tmp_path: Path) -> None:
+    with open_spool(tmp_path) as spool:
+        store(spool, b"1")
+    segments(tmp_path)[0].unlink()
+    for look in (open_spool, status):
+        with pytest.raises(SpoolDamaged, match="segments are missing"):
+            look(tmp_path)
+    assert verify(tmp_path).problems

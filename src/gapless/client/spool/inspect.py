@@ -88,12 +88,7 @@ def _status(folder: Path, about: About) -> Status:
     hint = read_hint(folder)  # before the segments, which only grow: so never more sent than stored
     segments = list_segments(folder)
     sizes = [path.stat().st_size for _, path in segments]
-    stored, good_bytes = _end(segments, about)
-    if stored < max(hint.sent, hint.stored):
-        raise SpoolDamaged(
-            f"the spool {folder} ends at position {stored}, but {max(hint.sent, hint.stored)} records were"
-            " stored: its last segment was damaged or removed; restore it"
-        )
+    stored, good_bytes = _end(segments, about, max(hint.sent, hint.stored))
     return Status(
         folder=str(folder),
         source=about.source,
@@ -110,14 +105,17 @@ def _status(folder: Path, about: About) -> Status:
     )
 
 
-def _end(segments: list[tuple[int, Path]], about: About) -> tuple[int, int]:
+def _end(segments: list[tuple[int, Path]], about: About, stored_at_least: int) -> tuple[int, int]:
     """Where the last segment's good part ends, as a position and in bytes."""
     if not segments:
+        if stored_at_least:
+            raise SpoolDamaged(f"the spool had {stored_at_least} records: its segments are missing")
         return 0, 0
     first, path = segments[-1]
     with Scan(path, first, about.incarnation) as scan:
         for _ in scan.blocks():
             pass
+        scan.check_end(stored_at_least)
         return scan.position, scan.at
 
 
@@ -147,14 +145,15 @@ def _verify(folder: Path, about: About) -> Verified:
         following = segments[index + 1][0] if index + 1 < len(segments) else None
         found.size_bytes += path.stat().st_size
         try:
-            sequences = _verify_segment(Scan(path, first, about.incarnation), following, sequences, found)
+            scan = Scan(path, first, about.incarnation)
+            sequences = _verify_segment(scan, following, sequences, found)
+            if following is None:
+                scan.check_end(max(hint.sent, hint.stored))
         except SpoolError as error:
             found.problems.append(str(error))
             sequences = None  # the next segment says itself where its streams go on
-    if not found.problems and found.stored < max(hint.sent, hint.stored):
-        found.problems.append(
-            f"{folder} ends at position {found.stored}, but {max(hint.sent, hint.stored)} records were stored"
-        )
+    if not segments and max(hint.sent, hint.stored):
+        found.problems.append(f"{folder} had {max(hint.sent, hint.stored)} records: its segments are missing")
     return found
 
 

@@ -112,6 +112,15 @@ class Scan:
             " the folder away and let a new one begin"
         )
 
+    def check_end(self, stored_at_least: int) -> None:
+        """Whether the last segment's good part has all that was surely stored."""
+        if self.position < stored_at_least:
+            raise self.damaged(
+                self.at,
+                f"it ends there with position {self.position}, but {stored_at_least} records were stored,"
+                " here or in a segment that is missing",
+            )
+
     def next_block(self) -> Block | None:
         """The next good one, which must begin where the last one ended; None if what comes is none."""
         start = os.pread(self.fd, blocks.BLOCK_HEADER.size, self.at)

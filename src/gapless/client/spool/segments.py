@@ -61,11 +61,10 @@ class Segments:
         self.all = [Segment(first, path, path.stat().st_size) for first, path in list_segments(self.folder)]
         streams: list[Stream] = []
         if self.all:
-            streams = self._open_last(self.all[-1])
-        if self.end < stored_at_least:
+            streams = self._open_last(self.all[-1], stored_at_least)
+        elif stored_at_least:
             raise SpoolDamaged(
-                f"the spool {self.folder} ends at position {self.end}, but {stored_at_least} records were"
-                " stored: its last segment was damaged or removed; nothing was changed, restore it"
+                f"the spool {self.folder} had {stored_at_least} records: its segments are missing"
             )
         if not self.all:
             self._begin(0, [])
@@ -77,13 +76,14 @@ class Segments:
         self._disk.sync_folder(self.folder)
         return streams
 
-    def _open_last(self, last: Segment) -> list[Stream]:
+    def _open_last(self, last: Segment, stored_at_least: int) -> list[Stream]:
         with Scan(last.path, last.first, self.incarnation) as scan:
             for block in scan.blocks():
                 scan.count_sequences(block)
             good_again = scan.good_block_after()
             if good_again is not None:
                 raise scan.damaged(scan.at, f"what comes there is no block, but at byte {good_again} is one")
+            scan.check_end(stored_at_least)
         self.end = scan.position
         self.cut_bytes = last.size_bytes - scan.at
         last.size_bytes = scan.at
