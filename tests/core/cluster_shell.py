@@ -299,8 +299,7 @@ class ClusterShell:
                 case Call():
                     self._call(host, effect)
                 case CatchUp():
-                    self.step(node_id, self._news(host))
-                    self.step(node_id, CaughtUp())
+                    self._catch_up(host, host.life)
                 case Tell():
                     host.told.append(effect.text)
                 case Stop():
@@ -336,6 +335,15 @@ class ClusterShell:
         known = host.node.image.version
         records = [record for entry in self.journal[known:] for record in entry]
         return Committed(len(self.journal), records)
+
+    def _catch_up(self, host: Host, life: int) -> None:
+        if not host.alive or host.life != life:
+            return
+        if self.hold_journal.get(host.node_id):
+            self.after(5, lambda: self._catch_up(host, life))
+            return
+        self.step(host.node_id, self._news(host))
+        self.step(host.node_id, CaughtUp())
 
     def release_journal(self, node_id: int) -> None:
         """Let a node's proposal and the news through again."""

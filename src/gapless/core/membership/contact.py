@@ -1,7 +1,7 @@
 """When this broker last heard from each of the others. It asks them all, again and again, and counts.
 
 Heard means: a question that was sent at that time was answered. Time in which this broker itself did not run
-is not counted against the others.
+is not counted against the others. Each answer tells how far its author has read the journal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ from gapless.wire.messages import ApiVersionsRequest
 
 if TYPE_CHECKING:
     from gapless.core.node import Node
+
+
+PING_VERSION = 3
+"""The first whose answers tell the version of the journal."""
 
 
 class Peer:
@@ -36,7 +40,10 @@ class Contact:
         self.interval_ms: int = node.settings.get("broker.heartbeat.interval.ms")
         self.timeout_ms: int = node.settings.get("broker.session.timeout.ms")
         self.proof_ms = 0
-        """When somebody was last known to have heard this broker."""
+        """When somebody was last known to have heard this broker who knows no more of the journal than it.
+
+        Who knows more may know that this broker was replaced: it has perhaps lost the way to the journal.
+        """
 
     def others(self) -> list[int]:
         """The live brokers besides this one, in the order of their numbers; new ones count as just heard."""
@@ -62,13 +69,13 @@ class Contact:
             peer.asked = False
             if message is not None:
                 peer.heard_ms = max(peer.heard_ms, sent_ms)
-                self.proof_ms = max(self.proof_ms, sent_ms)
+                if message.finalized_features_epoch <= self._node.image.version:
+                    self.proof_ms = max(self.proof_ms, sent_ms)
 
         # Several questions fit into the time after which a broker counts as hung: one may get lost.
         patience_ms = max(1, min(self.timeout_ms // 3, 2 * self.interval_ms))
-        self._node.call(
-            (node_id, int(ApiKey.API_VERSIONS), 0), ApiVersionsRequest(), patience_ms, then=answered
-        )
+        question = ApiVersionsRequest(client_software_name="gapless", client_software_version="broker")
+        self._node.call((node_id, int(ApiKey.API_VERSIONS), PING_VERSION), question, patience_ms, answered)
 
     def slept(self, pause_ms: int) -> None:
         """This broker did not run for a while, and could not hear anybody."""

@@ -1,8 +1,9 @@
 """A broker that was paused or cut off must look before it serves: others may lead in its place by now.
 
-As long as somebody has heard it, or it has read the journal to its end, within somewhat less than a session's
-time, it cannot have been taken for hung without knowing. After that it asks for the journal (`CatchUp`) and
-holds back all that happens until it has caught up. A broker that is alone has nobody to be replaced by.
+As long as somebody has heard it who knows no more than it, or it has read the journal to its end, within
+somewhat less than a session's time, it cannot have been replaced without knowing. After that it asks for
+the journal (`CatchUp`) and holds back all that happens until it has caught up. A broker that is alone has
+nobody to be replaced by.
 """
 
 from __future__ import annotations
