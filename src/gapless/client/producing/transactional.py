@@ -131,6 +131,7 @@ class TransactionalSender:
                     break
                 self._changed.wait(left)
         if self._failure is not None:
+            self.close(0.0)
             raise self._failure
 
     def send(
