@@ -48,7 +48,7 @@ class Chaos:
         index = self.random.randrange(PARTITIONS)
         leader = self.world.assignment(partition=index).leader
         host = self.world.hosts.get(leader)
-        if host is not None and host.alive:
+        if host is not None and host.alive and host.node.serving:
             value = f"{len(self.sent)}".encode()
             answer = self.world.produce(leader, "t", batch(value), partition=index, timeout_ms=3000)
             self.sent.append((index, value, answer))
@@ -100,6 +100,7 @@ class Chaos:
         for node_id, host in world.hosts.items():
             if host.paused and host.alive:
                 world.resume(node_id)
+        world.run(1000)  # whoever was asked to stop does
         for node_id, host in world.hosts.items():
             if not host.alive or host.stopped:
                 self.start(node_id)
