@@ -19,9 +19,9 @@ import sys
 from typing import Any
 
 from gapless.client.producing.claiming import Claimant
+from gapless.client.producing.producer import Producer
 from gapless.client.producing.receipts import Receipt
 from gapless.client.producing.session import Session
-from gapless.client.producing.transactional import TransactionalSender
 from gapless.client.spool import Spool
 from gapless.testing.quiet import quiet_logger
 
@@ -85,15 +85,13 @@ MOMENTS = {
 }
 
 
-def _send(sender: TransactionalSender, chance: random.Random, given: dict[str, Any], number: int) -> Receipt:
-    return sender.send(
+def _send(producer: Producer, chance: random.Random, given: dict[str, Any], number: int) -> Receipt:
+    return producer.send(
         chance.choice(given["topics"]),
-        chance.randrange(given["partitions"]),
         b"%d:%d" % (given["run"], number),
-        None if number % 3 else b"key-%d" % number,
-        None,
-        None,
-        None,
+        key=None if number % 3 else b"key-%d" % number,
+        headers={"run": b"%d" % given["run"]},
+        partition=chance.randrange(given["partitions"]),
     )
 
 
@@ -104,23 +102,24 @@ def main() -> None:
         MOMENTS[given["die_at"]]()
     report = os.open(given["report"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     chance = random.Random(given["run"])
-    sender = TransactionalSender(
-        Spool(given["folder"], given["source"], segment_bytes=200_000),
+    producer = Producer(
+        given["bootstrap"],
         given["source"],
-        {"bootstrap.servers": given["bootstrap"], "logger": quiet_logger()},
-        transaction_ms=given.get("transaction_ms", 10),
-        transaction_records=given.get("transaction_records", 500),
+        "exactly-once",
+        spool=given["folder"],
+        transaction_ms=10,
+        transaction_records=500,
         seal_every_s=0.2,
+        properties={"logger": quiet_logger(), **given.get("properties", {})},
     )
-    sender.start()
     number = 0
     while given.get("records") is None or number < given["records"]:
         for each in range(number, number + GROUP - 1):
-            _send(sender, chance, given, each)
+            _send(producer, chance, given, each)
         number += GROUP
-        _send(sender, chance, given, number - 1).stored(30)
+        _send(producer, chance, given, number - 1).stored(30)
         os.write(report, b"%d:%d\n" % (given["run"], number - 1))
-    sys.exit(1 if sender.close(30) else 0)
+    sys.exit(1 if producer.close(30) else 0)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from gapless.client.spool import Spooled
-from tests.client.conftest import Kafka, new_topic
+from tests.client.conftest import Kafka, new_topic, wait_for
 from tests.client.processes.produce import GROUP, MOMENTS
 from tests.client.producing.sending import check_sent, seals_of_source, sending
 
@@ -85,6 +85,26 @@ def test_a_producer_that_dies_at_the_worst_moment(kafka: Kafka, tmp_path: Path, 
     victim = begin(kafka, tmp_path, source, topics, run=1, die_at=moment)
     assert victim.wait(60) == -signal.SIGKILL, (tmp_path / "stderr.txt").read_text()
     drain(kafka, tmp_path, source)
+
+
+def test_a_process_that_is_paused_for_longer_than_a_transaction_may_last_goes_on(
+    embedded: Kafka, tmp_path: Path
+) -> None:
+    """The coordinator gives up on it meanwhile; nobody has taken over, so it is not to stop."""
+    topic = new_topic(embedded, PARTITIONS)
+    source = f"{topic}-paused"
+    report = tmp_path / "stored.txt"
+    properties = {"transaction.timeout.ms": "500"}
+    process = begin(embedded, tmp_path, source, [topic], run=0, records=20_000, properties=properties)
+    wait_for(lambda: report.exists() and report.stat().st_size > 200, "it is sending")
+    for _ in range(2):
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)  # the length of the pause
+        process.send_signal(signal.SIGCONT)
+        size = report.stat().st_size
+        wait_for(lambda: report.stat().st_size > size or process.poll() is not None, "it goes on")  # noqa: B023
+    assert process.wait(60) == 0, (tmp_path / "stderr.txt").read_text()
+    assert len(drain(embedded, tmp_path, source)) == 20_000
 
 
 def test_a_producer_killed_at_random_moments(embedded: Kafka, tmp_path: Path) -> None:
