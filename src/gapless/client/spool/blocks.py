@@ -174,28 +174,47 @@ def encode_declared(streams: Sequence[Stream]) -> bytes:
     return b"".join(parts)
 
 
-def encode_body(declared: Sequence[Stream], rows: Sequence[Row]) -> bytes:
-    if not rows:
-        return encode_declared(declared)
-    count = len(rows)
-    streams, sequences, timestamps, keys, values, headers = zip(*rows, strict=True)
-    has_keys = keys.count(None) < count
-    has_headers = any(headers)
-    one_stream = streams.count(streams[0]) == count
-    return b"".join(
-        [
-            encode_declared(declared),
-            _same("I", streams[0].id, count) if one_stream else _packed("I", [each.id for each in streams]),
-            _packed("Q", sequences),
-            _packed("q", timestamps),
-            _lengths(keys) if has_keys else _same("i", -1, count),
-            _lengths(values),
-            _packed("I", map(len, headers)) if has_headers else _same("I", 0, count),
-            *filter(None, keys),
-            *filter(None, values),
-            *headers,
-        ]
-    )
+class Rows(NamedTuple):
+    """Records that wait, by column."""
+
+    streams: tuple[Stream, ...]
+    sequences: tuple[int, ...]
+    timestamps: tuple[int, ...]
+    keys: tuple[bytes | None, ...]
+    values: tuple[bytes | None, ...]
+    headers: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Rows:
+        return cls(*zip(*rows, strict=True))
+
+    def last_sequences(self) -> dict[Stream, int]:
+        """Of each stream that they belong to."""
+        if self.streams.count(self.streams[0]) == len(self.streams):
+            return {self.streams[0]: self.sequences[-1]}
+        return dict(zip(self.streams, self.sequences, strict=True))
+
+
+def encode_body(declared: Sequence[Stream], rows: Rows, streams: int) -> bytes:
+    """`streams`: to how many the rows belong."""
+    count = len(rows.values)
+    parts = [
+        encode_declared(declared),
+        _same("I", rows.streams[0].id, count) if streams == 1 else _packed("I", [s.id for s in rows.streams]),
+        _packed("Q", rows.sequences),
+        _packed("q", rows.timestamps),
+    ]
+    has_keys = rows.keys.count(None) < count
+    has_headers = any(rows.headers)
+    parts.append(_lengths(rows.keys) if has_keys else _same("i", -1, count))
+    parts.append(_lengths(rows.values))
+    parts.append(_packed("I", map(len, rows.headers)) if has_headers else _same("I", 0, count))
+    if has_keys:
+        parts.extend(filter(None, rows.keys))
+    parts.extend(filter(None, rows.values))
+    if has_headers:
+        parts.extend(rows.headers)
+    return b"".join(parts)
 
 
 def encode_header(seed: int, first: int, count: int, body: bytes) -> bytes:

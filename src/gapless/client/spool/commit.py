@@ -35,6 +35,10 @@ _ROLL = Group(-1)
 _log = logging.getLogger(__name__)
 
 
+def _not_bytes(what: str, given: object) -> UsageError:
+    return UsageError(f"a record's {what} must be bytes or None, not {type(given).__name__}")
+
+
 class GroupCommit:
     """The writing half of a spool."""
 
@@ -86,38 +90,40 @@ class GroupCommit:
 
         Raises SpoolFull, SpoolClosed, and SpoolFailed while the disk is known to refuse.
         """
-        if value.__class__ is not bytes and value is not None:
-            raise UsageError(f"a record's value must be bytes or None, not {type(value).__name__}")
-        if key.__class__ is not bytes and key is not None:
-            raise UsageError(f"a record's key must be bytes or None, not {type(key).__name__}")
-        if timestamp_ms is None:
-            timestamp_ms = NO_TIMESTAMP
-        elif timestamp_ms.__class__ is not int or not -1 << 62 < timestamp_ms < 1 << 62:
-            raise UsageError(f"a record's timestamp is a number of milliseconds, not {timestamp_ms!r}")
-        size = RECORD_OVERHEAD_BYTES + len(value or b"")
+        size = RECORD_OVERHEAD_BYTES
+        if value.__class__ is bytes:
+            size += len(value)
+        elif value is not None:
+            raise _not_bytes("value", value)
+        if key is not None:
+            if key.__class__ is not bytes:
+                raise _not_bytes("key", key)
+            size += len(key)
         encoded = b""
         if headers:
             encoded = encode_headers(headers)
             size += len(encoded)
-        if key:
-            size += len(key)
+        if timestamp_ms is None:
+            timestamp_ms = NO_TIMESTAMP
+        elif timestamp_ms.__class__ is not int or not -1 << 62 < timestamp_ms < 1 << 62:
+            raise UsageError(f"a record's timestamp is a number of milliseconds, not {timestamp_ms!r}")
         with self._lock:
             if incarnation is None and sequence is None:
                 stream = self._own.get((topic, partition)) or self._add_own(topic, partition)
             else:
                 stream = self._streams.foreign(incarnation, topic, partition, sequence)
                 self._grant_room()
-            if size > self._room.granted_bytes:
-                self._wait_for_room(size)
-            number = stream.next_sequence if sequence is None else sequence
             group = self._pending
+            if size > group.granted_bytes:
+                group = self._wait_for_room(size)
+            number = stream.next_sequence if sequence is None else sequence
             rows = group.rows
             row = (stream, number, timestamp_ms, key, value, encoded)
             position = group.first + len(rows)
             # No call between these two: an interrupt can come only after both.
             stream.next_sequence = number + 1
             rows.append(row)
-            self._room.granted_bytes -= size
+            group.granted_bytes -= size
             if self._writer_is_idle:
                 self._wake_for(group)
         ticket: Ticket = _new_ticket(Ticket, (position, number, group))
@@ -183,15 +189,15 @@ class GroupCommit:
     def _grant_room(self) -> None:
         self._room.grant(self._pending, self._segments.size_bytes, self._streams.declared_bytes)
 
-    def _wait_for_room(self, size: int) -> None:
-        """Until the record fits; the lock is held, but let go meanwhile."""
+    def _wait_for_room(self, size: int) -> Group:
+        """Until the record fits, and in which group; the lock is held, but let go meanwhile."""
         deadline = self._room.deadline()
         while True:
             if self._is_closed:
                 raise SpoolClosed(f"the spool {self.path} is closed")
             self._grant_room()
             if self._room.fits(size, self._pending):
-                return
+                return self._pending
             if not self._room.is_bounded_for(size):
                 self._pending.is_urgent = True  # only the disk must catch up
                 self._ring()

@@ -11,13 +11,25 @@ from gapless.client.spool.errors import SpoolError
 class Group:
     """What is pending, and in the end whether it was stored."""
 
-    __slots__ = ("_door", "failure", "first", "is_stored", "is_urgent", "rows", "since", "size_bytes")
+    __slots__ = (
+        "_door",
+        "failure",
+        "first",
+        "granted_bytes",
+        "is_stored",
+        "is_urgent",
+        "rows",
+        "since",
+        "size_bytes",
+    )
 
     def __init__(self, first: int) -> None:
         self.first = first
         self.rows: list[Row] = []
         self.size_bytes = 0
-        """Of its records, as they will be on disk."""
+        """Of its records, as they will be on disk; counted when somebody asks for room."""
+        self.granted_bytes = 0
+        """May be appended before somebody must ask again. Whoever appends subtracts from it."""
         self.since = 0.0
         """When its first record came."""
         self.is_urgent = False

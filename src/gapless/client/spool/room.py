@@ -35,13 +35,11 @@ class Room:
         self._granted_before = 0
         self._free_bytes = 0
         self._in_flight_bytes = 0
-        self.granted_bytes = 0
-        """May be appended before somebody must ask again. Whoever appends subtracts from it."""
         self.is_shut = False
 
     def _settle(self, pending: Group) -> None:
-        pending.size_bytes += self._granted_before - self.granted_bytes
-        self._granted_before = self.granted_bytes
+        pending.size_bytes += self._granted_before - pending.granted_bytes
+        self._granted_before = pending.granted_bytes
 
     def grant(self, pending: Group, written_bytes: int, declared_bytes: int) -> None:
         """Count again."""
@@ -54,20 +52,20 @@ class Room:
                 self._max_bytes - written_bytes - self._in_flight_bytes - pending.size_bytes - overhead
             )
             room = min(room, self._free_bytes)
-        self.granted_bytes = self._granted_before = -1 if self.is_shut else room
+        pending.granted_bytes = self._granted_before = -1 if self.is_shut else room
 
     def take(self, pending: Group) -> None:
         """The group is being written."""
         self._settle(pending)
         self._in_flight_bytes = pending.size_bytes
-        self.granted_bytes = self._granted_before = 0
+        self._granted_before = 0
 
     def written(self) -> None:
         self._in_flight_bytes = 0
 
     def take_back(self) -> None:
         """What was pending is gone."""
-        self.granted_bytes = self._granted_before = 0
+        self._granted_before = 0
 
     def fits(self, size: int, pending: Group) -> bool:
         """After a count. A record larger than what may be pending fits when it is alone."""
@@ -75,7 +73,7 @@ class Room:
             raise UsageError(
                 f"a record of {size} bytes is too large: a spool takes up to {blocks.MAX_RECORD_BYTES}"
             )
-        if size <= self.granted_bytes:
+        if size <= pending.granted_bytes:
             return True
         return not pending.rows and not self.is_bounded_for(size)
 

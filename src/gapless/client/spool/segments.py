@@ -13,16 +13,13 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from operator import itemgetter
 from pathlib import Path
 
 from gapless.client.spool import blocks
-from gapless.client.spool.blocks import Row, Stream
+from gapless.client.spool.blocks import Row, Rows, Stream
 from gapless.client.spool.disk import Disk
 from gapless.client.spool.errors import NotKept, SpoolDamaged
 from gapless.client.spool.scan import Scan, list_segments, segment_name
-
-_STREAM_AND_SEQUENCE = itemgetter(0, 1)
 
 
 @dataclass(slots=True)
@@ -97,12 +94,13 @@ class Segments:
 
     def write(self, first: int, rows: list[Row], carried: Iterable[Stream]) -> None:
         """Make a group durable; OSError if that failed, and then it is as if it had never been tried."""
-        last: dict[Stream, int] = dict(map(_STREAM_AND_SEQUENCE, rows))
+        columns = Rows.of(rows)
+        last = columns.last_sequences()
         if self._fd < 0 or self.all[-1].size_bytes >= self._segment_bytes:
             self._begin(first, carried)
         segment = self.all[-1]
         new = [stream for stream in last if stream.declared_in != segment.first]
-        body = blocks.encode_body(new, rows)
+        body = blocks.encode_body(new, columns, len(last))
         header = blocks.encode_header(self._seed, first, len(rows), body)
         self._write_durably(segment, [header, body])
         segment.size_bytes += len(header) + len(body)
@@ -140,7 +138,7 @@ class Segments:
     def _begin(self, first: int, carried: Iterable[Stream]) -> None:
         streams = list(carried)
         path = self.folder / segment_name(first)
-        body = blocks.encode_body(streams, [])
+        body = blocks.encode_declared(streams)
         header = blocks.encode_header(self._seed, first, 0, body)
         start = blocks.FILE_HEADER.pack(blocks.FILE_MAGIC, blocks.VERSION, self.incarnation)
         size = self._disk.replace(path, [start, header, body])
