@@ -171,20 +171,23 @@ class Relay:
         taken: list[Record] = []
         try:
             producer.begin_transaction()
-            self._fill(producer, taken)
-            producer.send_offsets_to_transaction(
-                _offsets_behind(taken), consumer.consumer_group_metadata(), _TRANSACTION_TIMEOUT_S
-            )
+            failed = self._fill(producer, taken)
+            if taken:
+                producer.send_offsets_to_transaction(
+                    _offsets_behind(taken), consumer.consumer_group_metadata(), _TRANSACTION_TIMEOUT_S
+                )
             _commit(producer)
         except KafkaException as error:
             self._abort(producer, taken, error)
+            return
         except BaseException:
-            # Whatever the function raised: nobody may see half of it.
-            producer.abort_transaction(_TRANSACTION_TIMEOUT_S)
+            # The user interrupts: nobody may see half of it.
+            _abort(producer)
             raise
-        else:
-            self._aborts, self._late = 0, False
-            self.relayed += len(taken)
+        self._aborts, self._late = 0, False
+        self.relayed += len(taken)
+        if failed is not None:
+            raise failed
 
     # Reading
 
@@ -220,17 +223,21 @@ class Relay:
 
     # One transaction
 
-    def _fill(self, producer: Producer, taken: list[Record]) -> None:
-        """Move records from pending to taken, with their outputs in the transaction."""
+    def _fill(self, producer: Producer, taken: list[Record]) -> ProcessingFailed | None:
+        """Move records from pending to taken, with their outputs in the transaction, up to one that fails."""
         self._refusals.clear()
         until = time.monotonic() + self._transaction_s
         while self._pending and len(taken) < self._transaction_records:
-            record = self._pending.popleft()
-            taken.append(record)
-            for output in self._outputs(record):
+            try:
+                outputs = self._outputs(self._pending[0])
+            except ProcessingFailed as failed:
+                return failed
+            taken.append(self._pending.popleft())
+            for output in outputs:
                 self._produce(producer, output)
             if time.monotonic() >= until or self._stopping.is_set():
-                return
+                break
+        return None
 
     def _outputs(self, record: Record) -> list[Output]:
         """What the function gives; after its last failure a dead letter, or ProcessingFailed."""
@@ -284,7 +291,7 @@ class Relay:
         self._aborts += 1
         why = self._refusals[0] if self._refusals else cause
         _log.warning("a transaction of %d records is aborted and done again: %s", len(taken), why)
-        producer.abort_transaction(_TRANSACTION_TIMEOUT_S)
+        _abort(producer)
         self._pending.extendleft(reversed(taken))
         if self._aborts > self._settings.retries and not is_of_rebalance(cause):
             raise RelayFailed(f"a transaction failed {self._aborts} times: {why.str()}") from error
@@ -358,6 +365,12 @@ def _as_outputs(given: Outputs) -> list[Output]:
 def _offsets_behind(records: Sequence[Record]) -> list[LibraryPartition]:
     behind = {record[:2]: record.offset + 1 for record in records}
     return [LibraryPartition(topic, partition, offset) for (topic, partition), offset in behind.items()]
+
+
+def _abort(producer: Producer) -> None:
+    """With nothing under way any more: else the end could overtake the beginning at the coordinator."""
+    producer.flush(_TRANSACTION_TIMEOUT_S)
+    producer.abort_transaction(_TRANSACTION_TIMEOUT_S)
 
 
 def _commit(producer: Producer) -> None:

@@ -173,7 +173,7 @@ def test_a_cluster_that_is_not_there_is_told() -> None:
 def test_an_outage_is_waited_out_and_nothing_is_lost(embedded: Kafka) -> None:
     topic = written(embedded, 500)
     consumer = consumer_of(embedded, topic, commit_every_ms=20)
-    healing = []
+    healing: list[threading.Timer] = []
 
     def handle(record: Record) -> None:
         if record.offset == 100 and not healing:

@@ -28,8 +28,9 @@ from gapless.client.records import Record, TopicPartition
 from gapless.client.stores.port import StoreUnavailable
 from gapless.client.stores.sqlite import SqliteStore
 from tests.client.conftest import Kafka, new_topic, read_all, wait_for
-from tests.client.consuming.helpers import handled, stop_at_end, values, write
+from tests.client.consuming.helpers import handled, values, write
 from tests.client.consuming.test_consumer import consumer_of, of_each, written
+from tests.client.processes.common import stop_at_end
 
 
 class Poisoned(Exception):

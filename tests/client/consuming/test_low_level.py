@@ -1,4 +1,4 @@
-"""Two interfaces (E5): here the one in which the application assigns, seeks, and keeps its own offsets (E7)."""
+"""The lower of two interfaces (E5): the application assigns, seeks, and keeps its own offsets (E7)."""
 
 from __future__ import annotations
 

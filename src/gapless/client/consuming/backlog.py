@@ -36,9 +36,11 @@ class Holding:
     """One partition that is ours, or was until a moment ago."""
 
     __slots__ = (
+        "commits_itself",
         "committed",
         "gone",
         "lanes",
+        "moved",
         "partition",
         "paused",
         "queued_bytes",
@@ -59,6 +61,10 @@ class Holding:
         self.gone = False
         self.committed: int | None = None
         """What the group was last told."""
+        self.commits_itself = True
+        """Unless the user commits offsets of their own."""
+        self.moved = False
+        """Whether the position is more than where the group let us begin."""
         self.waiting = False
         """Nothing may be fetched yet: what came before is still at work, or another consumer was faster."""
         self.resume_at = 0.0
@@ -226,7 +232,10 @@ class Backlog:
             return [
                 (holding, position)
                 for holding in holdings
-                if (position := holding.tracker.position) is not None and position != holding.committed
+                if holding.moved
+                and holding.commits_itself
+                and (position := holding.tracker.position) is not None
+                and position != holding.committed
             ]
 
     # What workers do
@@ -269,6 +278,7 @@ class Backlog:
         )
         work.told = work.done
         holding.tracker.done([record.offset for record in new])
+        holding.moved = holding.moved or bool(new)
         if not holding.gone:
             holding.queued_records -= len(new)
             holding.queued_bytes -= _bytes(new)

@@ -260,6 +260,7 @@ class Consumer:
         self, partition: TopicPartition | None = None, *, records: int | None = None, to_ms: int | None = None
     ) -> None:
         """Back to the beginning, by some offsets, or to a time; of one partition, or of all that are ours."""
+        self._finish_pulled(done=True)
         for each in [partition] if partition is not None else self.assignment():
             if to_ms is not None:
                 offset = self._offset_at(each, to_ms)
@@ -277,15 +278,17 @@ class Consumer:
         return holding.target if holding.waiting and holding.target is not None else holding.tracker.position
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Tell the group what is processed, or these offsets, and wait until it knows."""
+        """Tell the group what is processed, or these offsets, and wait until it knows.
+
+        For partitions whose offsets are given, nothing is committed automatically any more.
+        """
         if self._settings.group is None:
             raise UsageError("without a group there is nobody to commit to: give group=")
         self._finish_pulled(done=True)
         if offsets is None:
             self._call(self._poller.commit_done_now)
             return
-        told = [LibraryPartition(each.topic, each.partition, offset) for each, offset in offsets.items()]
-        self._call(lambda: self._poller.consumer.commit(offsets=told, asynchronous=False))
+        self._call(lambda: self._poller.commit(offsets))
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None = None

@@ -353,7 +353,8 @@ class Poller:
                 start = self._begin(partition)
                 if each.offset < 0 and start is not None:
                     each.offset = start
-                self._backlog.add(partition, each.offset if each.offset >= 0 else None)
+                holding = self._backlog.add(partition, each.offset if each.offset >= 0 else None)
+                holding.moved = start is not None
         if incremental:
             self.consumer.incremental_assign(partitions)
         else:
@@ -467,6 +468,15 @@ class Poller:
             ],
             incremental=False,
         )
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """What the user says; it must not be overruled by what is processed."""
+        told = [_library(partition, offset) for partition, offset in offsets.items()]
+        self.consumer.commit(offsets=told, asynchronous=False)
+        for partition in offsets:
+            holding = self._backlog.get(partition)
+            if holding is not None:
+                holding.commits_itself = False
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         if self._backlog.get(partition) is None:
