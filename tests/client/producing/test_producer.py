@@ -1,0 +1,229 @@
+"""The producer's face: ways to send, what a record carries, callbacks, closing, forks."""
+
+from __future__ import annotations
+
+import asyncio
+import doctest
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from gapless.client import LeftInSpool, Producer, Receipt
+from gapless.client.formats import LEDGER_TOPIC, Seal
+from gapless.client.producing import producer as module
+from gapless.errors import GaplessError, Unreachable, UsageError
+from tests.client.conftest import Kafka, new_topic, read_all, wait_for
+
+
+def test_its_examples_run(embedded: Kafka, tmp_path: Path) -> None:
+    if "orders" not in embedded.admin.list_topics(timeout=10).topics:
+        embedded.cluster.create_topic("orders")
+    known = {
+        **vars(module),
+        "bootstrap": embedded.bootstrap,
+        "folder": tmp_path / "spool",
+        "asyncio": asyncio,
+    }
+    finder = doctest.DocTestFinder(recurse=False)
+    runner = doctest.DocTestRunner()
+    for example in finder.find(module, globs=known):
+        runner.run(example)
+    assert (runner.failures, runner.tries > 5) == (0, True)
+
+
+def test_sync_async_and_with_a_callback(kafka: Kafka) -> None:
+    topic = new_topic(kafka, 2)
+    told: list[tuple[GaplessError | None, Receipt]] = []
+
+    with Producer(kafka.bootstrap, "faces", buffer_ms=1) as producer:
+
+        async def awaited() -> Receipt:
+            return await producer.send(topic, b"awaited", partition=0)
+
+        sync = producer.send(topic, b"sync", partition=0, wait=True)
+        assert asyncio.run(awaited()).sequence == 1
+        called = producer.send(topic, b"called", partition=1, on_delivery=lambda *both: told.append(both))
+        assert producer.flush(30) == 0
+        wait_for(lambda: told, "the callback was called")
+    assert (sync.done, sync.error, told) == (True, None, [(None, called)])
+    assert [(each.value, each.identity) for each in read_all(kafka, topic)] == [
+        (b"sync", ("faces", producer.incarnation, 0)),
+        (b"awaited", ("faces", producer.incarnation, 1)),
+        (b"called", ("faces", producer.incarnation, 0)),
+    ]
+
+
+def test_a_record_carries_what_it_was_given_and_who_it_is(kafka: Kafka) -> None:
+    topic = new_topic(kafka)
+    with Producer(kafka.bootstrap, "carriers") as producer:
+        receipt = producer.send(
+            topic, "text", key="key", headers={"trace": "abc", "none": None}, timestamp_ms=1_700_000_000_000
+        )
+        producer.send(topic, None, key=b"tombstone", headers=[("a", b"1"), ("a", b"2")])
+    first, second = read_all(kafka, topic)
+    assert (first.key, first.value, first.timestamp_ms) == (b"key", b"text", 1_700_000_000_000)
+    assert list(first.headers)[2:] == [("trace", b"abc"), ("none", None)]
+    assert first.identity == receipt.identity
+    assert (second.key, second.value) == (b"tombstone", None)
+    assert list(second.headers)[2:] == [("a", b"1"), ("a", b"2")]
+
+
+def test_sequences_are_dense_in_each_partition_whichever_thread_sends(kafka: Kafka) -> None:
+    topic = new_topic(kafka, 3)
+    with Producer(kafka.bootstrap, "threads") as producer:
+
+        def send() -> None:
+            for number in range(300):
+                producer.send(topic, b"%d" % number)
+
+        threads = [threading.Thread(target=send) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    found = read_all(kafka, topic)
+    assert len(found) == 1200
+    for partition in range(3):
+        sequences = [
+            each.identity.sequence for each in found if each.partition == partition and each.identity
+        ]
+        assert sequences == list(range(len(sequences)))
+
+
+def test_seals_promise_what_was_acknowledged(kafka: Kafka) -> None:
+    topic = new_topic(kafka, 2)
+    with Producer(kafka.bootstrap, "sealed-by-interval", seal_every_s=0.1) as producer:
+        producer.send(topic, b"0", partition=1)
+
+        def seals() -> list[Seal]:
+            topics = kafka.admin.list_topics(timeout=10).topics
+            found = read_all(kafka, LEDGER_TOPIC) if LEDGER_TOPIC in topics else []
+            all_seals = [Seal.from_bytes(each.value) for each in found if each.value]
+            return [each for each in all_seals if each.incarnation == producer.incarnation]
+
+        wait_for(seals, "a seal is written")
+        for _ in range(5):
+            producer.send(topic, b"more", partition=1, wait=True)
+    promised = [interval for seal in seals() for interval in seal.intervals]
+    assert (promised[0].first, promised[-1].last) == (0, 5)
+    assert sum(each.last - each.first + 1 for each in promised) == 6
+    assert {each[:2] for each in promised} == {(topic, 1)}
+    assert seals()[-1].counts == {topic: 6}
+
+
+def test_b8_a_callback_that_raises_does_no_harm(embedded: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    topic = new_topic(embedded)
+
+    def raise_it(error: GaplessError | None, receipt: Receipt) -> None:
+        raise RuntimeError("mine")
+
+    with Producer(embedded.bootstrap, "raising") as producer:
+        for _ in range(3):
+            producer.send(topic, b"x", on_delivery=raise_it)
+        producer.flush(30)
+        wait_for(lambda: producer._sender.callback_errors == 3, "all callbacks were called")
+        producer.send(topic, b"x", wait=True)
+    assert caplog.text.count("on_delivery raised") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"value": 7}, "a value is bytes or text, not int"),
+        ({"value": b"", "key": 7}, "a key is bytes or text"),
+        ({"value": b"", "headers": {"gs": b"x"}}, "carries a record's identity"),
+        ({"value": b"", "partition": 99}, "has no partition 99"),
+        ({"value": b"x" * 2_000_000}, "cannot take the record"),
+        ({"topic": "no such topic!", "value": b""}, "no such topic!"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_at_once(
+    embedded: Kafka, given: dict[str, object], complaint: str
+) -> None:
+    topic = new_topic(embedded)
+    with Producer(embedded.bootstrap, "refused") as producer:
+        with pytest.raises(UsageError, match=complaint):
+            producer.send(**{"topic": topic, **given})  # type: ignore[arg-type]
+        assert producer.send(topic, b"fine", wait=True).sequence == 0  # nothing was used up
+
+
+def test_after_closing_nothing_is_taken(embedded: Kafka) -> None:
+    topic = new_topic(embedded)
+    producer = Producer(embedded.bootstrap, "closed")
+    producer.send(topic, b"x")
+    assert producer.close() == 0
+    assert producer.close() == 0
+    with pytest.raises(UsageError, match="the producer is closed"):
+        producer.send(topic, b"x")
+
+
+def test_an_exception_in_the_with_block_sends_what_was_taken(embedded: Kafka) -> None:
+    topic = new_topic(embedded)
+
+    def send_and_fail() -> None:
+        with Producer(embedded.bootstrap, "excepted") as producer:
+            producer.send(topic, b"x")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        send_and_fail()
+    assert len(read_all(embedded, topic)) == 1
+
+
+def test_a_cluster_that_was_never_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapless.client.producing.partitions.ASK_S", 0.2)
+    with (
+        Producer("127.0.0.1:1", "nowhere") as producer,
+        pytest.raises(Unreachable, match=r"127.0.0.1:1 does not answer"),
+    ):
+        producer.send("orders", b"x")
+
+
+def test_librdkafka_is_asked_about_its_properties() -> None:
+    with pytest.raises(UsageError, match=r"librdkafka refuses the settings.*no.such"):
+        Producer("127.0.0.1:1", "unsettled", properties={"no.such": 1})
+
+
+def test_a_forked_process_is_told_to_make_its_own(embedded: Kafka) -> None:
+    topic = new_topic(embedded)
+    with Producer(embedded.bootstrap, "forked") as producer:
+        producer.send(topic, b"parent", wait=True)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                producer.send(topic, b"child")
+            except UsageError as refused:
+                os.write(writing, str(refused).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert b"after the fork" in os.read(reading, 1000)
+        os.close(reading)
+        os.close(writing)
+
+
+@pytest.mark.parametrize("mode", ["always", "fallback"])
+def test_what_close_leaves_in_the_spool_goes_with_the_next_producer(
+    kafka: Kafka, tmp_path: Path, mode: str
+) -> None:
+    topic = new_topic(kafka)
+    kept = {"spool": tmp_path / "spool", "spool_mode": mode, "seal_every_s": 0}
+    first = Producer(kafka.bootstrap, "left", **kept)  # type: ignore[arg-type]
+    first.send(topic, b"0", wait=True)
+    with kafka.outage():
+        receipts = [first.send(topic, b"%d" % number) for number in range(1, 6)]
+        assert first.close(0.1) == 5
+        for each in receipts:
+            with pytest.raises(LeftInSpool):
+                each.wait(1)
+    with Producer(kafka.bootstrap, "left", **kept) as second:  # type: ignore[arg-type]
+        second.send(topic, b"6")
+        assert second.flush(60) == 0
+    found = read_all(kafka, topic)
+    assert {each.value for each in found} == {b"%d" % number for number in range(7)}
+    assert {each.identity for each in found if each.value in (b"1", b"5")} == {
+        receipts[0].identity,
+        receipts[-1].identity,
+    }
