@@ -23,7 +23,7 @@ of its own for its logs:
   gapless up --coordination zookeeper://zk1:2181,zk2:2181/gapless --host 0.0.0.0 --advertise db1
   gapless up --join zookeeper://zk1:2181,zk2:2181/gapless --node-id 2 --host 0.0.0.0 --advertise db2
 give all of them the same --config, for three brokers with default.replication.factor=3 and
-min.insync.replicas=2. A broker that ZooKeeper has not heard from for 6 s ends, because others take its
+min.insync.replicas=2. A broker that ZooKeeper has not heard from for 10 s ends, because others take its
 place: start it again. While ZooKeeper itself is away, brokers serve on, but no new leader can be elected.
 
 stop it with Ctrl-C or SIGTERM. Kafka clients of any language connect to the address that is printed.

@@ -40,7 +40,7 @@ from gapless.broker.coordination.zookeeper_session import Session, reason
 from gapless.core.records import MetadataRecord
 
 POLL_S = 1.0
-SESSION_TIMEOUT_S = 6.0
+SESSION_TIMEOUT_S = 10.0
 MAX_BATCH = 256
 """So many nodes are asked for at a time."""
 
