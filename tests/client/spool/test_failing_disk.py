@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless.client.spool import Spool, SpoolFailed, Ticket
+from gapless.client.spool import Spool, SpoolFailed, Ticket, blocks
 from gapless.client.spool.inspect import verify
 
 from .disks import BROKEN, NO_SPACE, FaultyDisk, open_spool, read_everything, segments, store
@@ -178,3 +178,16 @@ def test_a_disk_too_full_to_begin_on_gives_one_clear_error(small_disk: Path) -> 
         ballast.write(bytes(2_000_000))
     with pytest.raises(SpoolFailed, match="cannot be opened: No space left on device"):
         open_spool(small_disk / "spool")
+
+
+def test_even_a_mistake_of_ours_reaches_every_caller_and_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_spool(tmp_path) as spool:
+        store(spool, b"before")
+        with monkeypatch.context() as patch:
+            patch.setattr(blocks, "encode_body", lambda *_: 1 // 0)
+            assert fails(spool, spool.append("orders", 0, b"lost"))
+        store(spool, b"after")
+        assert [(r.sequence, r.value) for r in read_everything(spool)] == [(0, b"before"), (1, b"after")]
+    assert "ZeroDivisionError" in caplog.text

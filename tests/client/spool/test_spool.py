@@ -315,3 +315,23 @@ def test_what_a_killed_process_left_in_memory_is_synced_before_it_counts_as_stor
     disk.sync_error = BROKEN
     with pytest.raises(SpoolFailed, match="cannot be opened"):
         open_spool(tmp_path, disk=disk)
+
+
+def test_whoever_waits_on_a_thread_writes_and_what_came_meanwhile_is_stored_too(tmp_path: Path) -> None:
+    names: list[str] = []
+    with open_spool(tmp_path, linger_s=0.001) as spool:
+        spool.on_stored(lambda end: names.append(threading.current_thread().name))
+
+        def send() -> None:
+            for _ in range(50):
+                spool.wait_stored(spool.append("orders", 0, b"waited for"))
+                spool.append("orders", 1, b"left to the writer")
+
+        sender = threading.Thread(target=send, name="sender")
+        sender.start()
+        sender.join(60)
+        assert spool.wait_for(99, timeout=30)
+        assert {record.sequence for record in read_everything(spool) if record.partition == 1} == set(
+            range(50)
+        )
+    assert "sender" in names

@@ -1,8 +1,9 @@
-"""Group commit: any thread appends, one thread writes, and one sync is for all that came meanwhile.
+"""Group commit: any thread appends, one at a time writes, and one sync is for all that came meanwhile.
 
-A group begins with the first record that is appended to it and ends when the writer takes it: at once if
-somebody waits for it, else a few milliseconds later. Only the writer touches the disk, so an interrupt
-(Ctrl-C) of a thread that appends or waits cannot tear anything.
+A group begins with the first record that is appended to it and ends when it is taken to be written: at once
+if somebody waits for it, else a few milliseconds later. Whoever waits writes it, if nobody is writing: that
+saves two changes of threads. But not on the main thread, where an interrupt (Ctrl-C) could tear the commit:
+there, and for what nobody waits for, the spool has a writer of its own.
 
 When the disk refuses a write or a sync, no record of the group is stored, nor any that was appended behind
 it. Their tickets tell the error; their positions and sequences go to the records that come next. From then on
@@ -35,6 +36,11 @@ _ROLL = Group(-1)
 _log = logging.getLogger(__name__)
 
 
+def _may_write() -> bool:
+    """Whether no interrupt can come to the thread that asks."""
+    return threading.current_thread() is not threading.main_thread()
+
+
 def _not_bytes(what: str, given: object) -> UsageError:
     return UsageError(f"a record's {what} must be bytes or None, not {type(given).__name__}")
 
@@ -58,6 +64,9 @@ class GroupCommit:
         """Wakes the writer when it is released; only with the lock held."""
         self._bell.acquire()
         self._writer_is_idle = False
+        self._writer_stands_by = False
+        self._is_busy = False
+        """Somebody is writing."""
         self._must_roll = False
         self._is_well = True
         self._is_closed = False
@@ -159,14 +168,29 @@ class GroupCommit:
         group = ticket.group
         if not group.is_stored:
             with self._lock:
-                if group is self._pending and not group.is_urgent:
+                leads = group is self._pending and not self._is_busy and timeout is None and _may_write()
+                if leads:
+                    self._take_pending()
+                elif group is self._pending and not group.is_urgent:
                     group.is_urgent = True
                     self._ring()
+            if leads:
+                self._commit(group)
+                self._leave_the_rest()
             if not group.wait(timeout):
                 return False
             if group.failure is not None:
                 raise group.failure
         return True
+
+    def _leave_the_rest(self) -> None:
+        """What came meanwhile is the writer's."""
+        with self._lock:
+            if self._pending.rows or self._is_closed or self._must_roll:
+                self._ring()
+            elif self._writer_stands_by:
+                self._writer_stands_by = False
+                self._writer_is_idle = True  # the next record wakes it
 
     def _ring(self) -> None:
         """Wake the writer; the lock is held."""
@@ -247,9 +271,13 @@ class GroupCommit:
         while True:
             with self._lock:
                 group = self._pending
-                if self._must_roll and not self._is_closed:
+                if self._is_busy:
+                    wait_s = _LOOK_FOR_OLD_S  # whoever it is rings when there is more to do
+                    self._writer_stands_by = True
+                elif self._must_roll and not self._is_closed:
+                    self._is_busy = True
                     return _ROLL
-                if group.rows:
+                elif group.rows:
                     due = self._is_closed or group.is_urgent
                     wait_s = 0.0 if due else group.since + self._linger_s - time.monotonic()
                     if wait_s <= 0:
@@ -261,11 +289,12 @@ class GroupCommit:
                     self._writer_is_idle = True
                     self._delete_old()
             self._bell.acquire(timeout=wait_s)
-            self._writer_is_idle = False
+            self._writer_is_idle = self._writer_stands_by = False
 
     def _take_pending(self) -> Group:
         """What is appended from now on is for the next group. The lock is held."""
         group = self._pending
+        self._is_busy = True
         self._room.take(group)
         self._pending = Group(group.end)
         self._pending.since = time.monotonic()
@@ -273,14 +302,7 @@ class GroupCommit:
         return group
 
     def _commit(self, group: Group) -> None:
-        failure: SpoolFailed | None = None
-        try:
-            self._segments.write(group.first, group.rows, self._streams.all())
-        except (OSError, MemoryError) as error:
-            reason = (isinstance(error, OSError) and error.strerror) or str(error)
-            failure = SpoolFailed(
-                f"the spool {self.path} could not store {len(group.rows)} records: {reason}"
-            )
+        failure = self._write(group)
         with self._lock:
             self._room.written()
             if failure is None:
@@ -295,6 +317,21 @@ class GroupCommit:
             self._grant_room()
             self._changed.notify_all()
         self._tell_listeners(failure)
+        self._is_busy = False
+
+    def _write(self, group: Group) -> SpoolFailed | None:
+        """Why it failed, if it did. Nothing is raised: others wait for this group too."""
+        try:
+            self._segments.write(group.first, group.rows, self._streams.all())
+        except OSError as error:
+            reason = error.strerror or str(error)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours, or no memory
+            _log.exception("the spool %s failed to write", self.path)
+            self._segments.abandon_last()
+            reason = repr(error)
+        else:
+            return None
+        return SpoolFailed(f"the spool {self.path} could not store {len(group.rows)} records: {reason}")
 
     def _take_back(self, failure: SpoolFailed) -> None:
         """As if none of what is not stored had been appended."""
@@ -324,5 +361,5 @@ class GroupCommit:
         except OSError as error:
             _log.warning("the spool %s could not begin a segment: %s", self.path, error)
         with self._lock:
-            self._must_roll = False
+            self._must_roll = self._is_busy = False
             self._changed.notify_all()

@@ -116,7 +116,7 @@ class Segments:
             try:
                 self._disk.cut(self._fd, segment.size_bytes)
             except OSError:
-                self._abandon()
+                self.abandon_last()
             raise
         try:
             self._disk.sync(self._fd)
@@ -124,12 +124,14 @@ class Segments:
             # Which of the pages reached the disk can no longer be known, and the kernel now calls them clean.
             with contextlib.suppress(OSError):  # the next segment's first position says where this one ends
                 self._disk.cut(self._fd, segment.size_bytes)
-            self._abandon()
+            self.abandon_last()
             raise
 
-    def _abandon(self) -> None:
-        os.close(self._fd)
-        self._fd = -1
+    def abandon_last(self) -> None:
+        """Never write to the last segment again: the next group begins a new one."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def begin_next(self, first: int, carried: Iterable[Stream]) -> None:
         """Go on in a new segment, so that the last one can be deleted."""
@@ -207,5 +209,4 @@ class Segments:
         return segments[index]
 
     def close(self) -> None:
-        if self._fd >= 0:
-            self._abandon()
+        self.abandon_last()
