@@ -16,6 +16,7 @@ import os
 import random
 import signal
 import sys
+import time
 from typing import Any
 
 from gapless.client.producing.claiming import Claimant
@@ -26,6 +27,7 @@ from gapless.client.spool import Spool
 from gapless.testing.quiet import quiet_logger
 
 GROUP = 25
+PAUSE_S = 0.005  # so that comparing does not take longer than killing
 
 
 def die() -> None:
@@ -119,6 +121,7 @@ def main() -> None:
         number += GROUP
         _send(producer, chance, given, number - 1).stored(30)
         os.write(report, b"%d:%d\n" % (given["run"], number - 1))
+        time.sleep(PAUSE_S)
     sys.exit(1 if producer.close(30) else 0)
 
 

@@ -27,7 +27,7 @@ from tests.client.producing.sending import (
     sending,
     values,
 )
-from tests.client.producing.test_crashes import begin
+from tests.client.producing.test_crashes import begun
 
 
 @contextmanager
@@ -114,9 +114,10 @@ def test_what_a_dead_process_did_not_commit_proves_nothing(kafka: Kafka, tmp_pat
     """Aborted copies stay in the log: whoever recovers must not take them for records."""
     topic = new_topic(kafka, 3)
     source = f"{topic}-aborted"
-    assert begin(kafka, tmp_path, source, [topic], run=0, records=50).wait(60) == 0
-    victim = begin(kafka, tmp_path, source, [topic], run=1, die_at="between-position-and-commit")
-    assert victim.wait(60) == -signal.SIGKILL
+    with begun(kafka, tmp_path, source, [topic], run=0, records=50) as process:
+        assert process.wait(60) == 0
+    with begun(kafka, tmp_path, source, [topic], run=1, die_at="between-position-and-commit") as victim:
+        assert victim.wait(60) == -signal.SIGKILL
     folder = tmp_path / "spool"
     group = position_group(source, incarnation_of(folder, source))
     with Spool(folder, source) as spool:
