@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -82,12 +83,19 @@ def identity_of(headers: Iterable[tuple[str, bytes | None]] | None) -> Identity 
             sequence = value
     if made_by is None or sequence is None or len(sequence) != _SEQUENCE.size:
         return None
+    maker = _maker(made_by)
+    return None if maker is None else Identity(*maker, *_SEQUENCE.unpack(sequence))
+
+
+@lru_cache(maxsize=10_000)  # a few sources make very many records
+def _maker(made_by: bytes) -> tuple[str, bytes] | None:
+    """Source and incarnation; None for what only looks like them."""
     if len(made_by) <= _SOURCE_AT or not made_by.startswith(_IDENTITY_VERSION):
         return None
     source = made_by[_SOURCE_AT:].decode(errors="replace")
     if not _SOURCE_NAME.fullmatch(source):
         return None
-    return Identity(source, made_by[1:_SOURCE_AT], _SEQUENCE.unpack(sequence)[0])
+    return source, made_by[1:_SOURCE_AT]
 
 
 def position_group(source: str, incarnation: bytes) -> str:

@@ -174,6 +174,29 @@ def test_an_unreachable_server_is_told_and_comes_back(mortal: Postgres, opened: 
         kit.store().open(GROUP)
     mortal.start()
     assert store.apply(FIRST, records(range(3)), kit.handler) == Applied(3, 0)
+    mortal.restart()  # while nobody asks
+    assert store.apply(FIRST, records(range(4)), kit.handler) == Applied(1, 3)
+
+
+def test_a_handler_that_does_not_mention_the_lost_connection_is_not_believed(
+    mortal: Postgres, opened: OpenStores
+) -> None:
+    import psycopg
+
+    kit = PostgresKit(emptied(mortal))
+    store = opened(kit.store())
+    store.take(FIRST)
+
+    def silent(each: Record, transaction: Any) -> None:
+        kit.handler(each, transaction)
+        mortal.restart()
+        with pytest.raises(psycopg.OperationalError):
+            kit.handler(each, transaction)
+
+    with pytest.raises(StoreUnavailable, match="lost while the handler ran"):
+        store.apply(FIRST, records(range(3)), silent)
+    assert store.apply(FIRST, records(range(3)), kit.handler) == Applied(3, 0)
+    assert len(kit.effects()) == 3
 
 
 def counts(store: Any, partition: Any, first: str, second: str) -> Callable[[], None]:

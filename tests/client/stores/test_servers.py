@@ -65,6 +65,6 @@ def test_a_missing_server_is_told_with_what_to_install(
 
 
 def test_a_server_that_cannot_start_says_why(require: Require) -> None:
-    require("postgres")
-    with pytest.raises(PostgresFailed, match="no_such_setting"):
-        Postgres({"no_such_setting": "1"}).__enter__()
+    require("redis")
+    with pytest.raises(RedisFailed, match="no-such-setting"):
+        Redis({"no-such-setting": "1"}).__enter__()

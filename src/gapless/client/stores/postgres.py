@@ -10,6 +10,7 @@ Every partition has rows of its own, so members of a group never wait for each o
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -166,8 +167,9 @@ class PostgresStore(TransactionalStore):
                 raise UsageError("the store is closed: call open(group) first")
             while self._idle:
                 connection = self._idle.pop()
-                if not connection.closed:
+                if _is_quiet(connection):
                     return connection
+                connection.close()
         return _Connection.connect(self._dsn, autocommit=True)
 
     def _give_back(self, connection: _Connection) -> None:
@@ -177,14 +179,19 @@ class PostgresStore(TransactionalStore):
                 return
         connection.close()
 
-    def _check_after(self, transaction: Any, *, raised: bool) -> None:
+    def _check_open(self, transaction: Any) -> None:
         status = _status(transaction)
-        if status == TransactionStatus.IDLE:
-            raise HandlerEndsTransaction("has said COMMIT or ROLLBACK, so effects and marks may now differ")
-        if status == TransactionStatus.INERROR and not raised:
+        if status == TransactionStatus.UNKNOWN:
+            raise psycopg.OperationalError("the connection was lost while the handler ran")
+        if status != TransactionStatus.INTRANS:
+            self._check_not_ended(transaction)
             raise HandlerEndsTransaction(
                 "went on after an error of the database without `with tx.transaction()` around what failed"
             )
+
+    def _check_not_ended(self, transaction: Any) -> None:
+        if _status(transaction) == TransactionStatus.IDLE:
+            raise HandlerEndsTransaction("has said COMMIT or ROLLBACK, so effects and marks may now differ")
 
     def _is_ours(self, error: Exception, transaction: Any) -> bool:
         if not isinstance(error, psycopg.OperationalError) or isinstance(error, errors.QueryCanceled):
@@ -208,6 +215,15 @@ class PostgresStore(TransactionalStore):
         else:
             with transaction.cursor() as cursor:
                 cursor.executemany(statement, rows)
+
+
+def _is_quiet(connection: psycopg.Connection[Any]) -> bool:
+    """Whether an idle connection can be used: a server that went away has said so, or has hung up."""
+    if connection.closed:
+        return False
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return not poll.poll(0)
 
 
 def _status(connection: psycopg.Connection[Any]) -> TransactionStatus:

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from gapless.client.formats import identity_of
 from gapless.client.records import Record
 from gapless.client.stores.intervals import Intervals, Run
 
 MAX_SEQUENCE = (1 << 63) - 2
 """The highest that databases can keep. A header that says more is not of our producers."""
+
+_NOTHING_YET = -1
 
 Stream = tuple[str, bytes]
 """Source and incarnation."""
@@ -39,12 +42,12 @@ class MarkChange(NamedTuple):
 class Progress:
     """What is done of one partition, with the changes that are not yet committed."""
 
-    __slots__ = ("_added", "_by_identity", "_marks", "_next_committed", "next_offset")
+    __slots__ = ("_added", "_by_identity", "_marks", "_next", "_next_committed")
 
     def __init__(
         self, next_offset: int | None = None, marks: Iterable[Mark] = (), *, by_identity: bool = True
     ) -> None:
-        self.next_offset = self._next_committed = next_offset
+        self._next = self._next_committed = _NOTHING_YET if next_offset is None else next_offset
         self._by_identity = by_identity
         self._added: dict[Stream, Intervals] = {}
         runs: dict[Stream, list[Run]] = {}
@@ -52,28 +55,34 @@ class Progress:
             runs.setdefault((mark.source, mark.incarnation), []).append(Run(mark.first, mark.last))
         self._marks = {stream: Intervals(sorted(found)) for stream, found in runs.items()}
 
+    @property
+    def next_offset(self) -> int | None:
+        """The offset after the last that is done, pending ones too; None before the first."""
+        return None if self._next == _NOTHING_YET else self._next
+
     def is_past(self, offset: int) -> bool:
         """Whether the offset alone tells that a record is done."""
-        return self.next_offset is not None and offset < self.next_offset
+        return offset < self._next
 
     def advance(self, record: Record) -> bool:
         """Note a record as done, pending; False if it had been done before. In the order of offsets."""
-        if self.is_past(record.offset):
+        if record.offset < self._next:
             return False
-        self.next_offset = record.offset + 1
-        identity = record.identity if self._by_identity else None
+        self._next = record.offset + 1
+        identity = identity_of(record.headers) if self._by_identity else None
         if identity is None or identity.sequence > MAX_SEQUENCE:
             return True
-        stream = (identity.source, identity.incarnation)
+        source, incarnation, sequence = identity
+        stream = (source, incarnation)
         marks = self._marks.get(stream)
         if marks is None:
             marks = self._marks[stream] = Intervals()
-        if not marks.add(identity.sequence):
+        if not marks.add(sequence):
             return False
         added = self._added.get(stream)
         if added is None:
             added = self._added[stream] = Intervals()
-        added.add(identity.sequence)
+        added.add(sequence)
         return True
 
     def changes(self) -> list[MarkChange]:
@@ -92,7 +101,7 @@ class Progress:
     def commit(self) -> None:
         """What was pending is so."""
         self._added.clear()
-        self._next_committed = self.next_offset
+        self._next_committed = self._next
 
     def rollback(self) -> None:
         """What was pending never was."""
@@ -103,7 +112,7 @@ class Progress:
             if not len(marks):
                 del self._marks[stream]
         self._added.clear()
-        self.next_offset = self._next_committed
+        self._next = self._next_committed
 
     def marks(self) -> list[Mark]:
         """All intervals, pending ones too."""

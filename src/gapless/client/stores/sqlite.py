@@ -188,11 +188,14 @@ class SqliteStore(TransactionalStore):
                 self._disconnect()
                 raise StoreUnavailable(self._explained(error)) from error
 
-    def _check_after(self, transaction: Any, *, raised: bool) -> None:
+    def _check_open(self, transaction: Any) -> None:
+        if transaction.refused is not None or not transaction.in_transaction:
+            self._check_not_ended(transaction)
+            raise HandlerEndsTransaction("went on after an error that made SQLite roll back")
+
+    def _check_not_ended(self, transaction: Any) -> None:
         if transaction.refused is not None:
             raise HandlerEndsTransaction(f"says {transaction.refused}")
-        if not raised and not transaction.in_transaction:
-            raise HandlerEndsTransaction("went on after an error that made SQLite roll back")
 
     def _is_ours(self, error: Exception, transaction: Any) -> bool:
         return isinstance(error, sqlite3.Error) and _primary_code(error) in _NOT_THE_RECORDS_FAULT

@@ -112,8 +112,12 @@ class TransactionalStore(ABC):
         """Bound the time that the next statements wait for another transaction."""
 
     @abstractmethod
-    def _check_after(self, transaction: Any, *, raised: bool) -> None:
-        """Raise HandlerEndsTransaction if a handler ended the transaction or went on after breaking it."""
+    def _check_open(self, transaction: Any) -> None:
+        """After a handler: HandlerEndsTransaction if it ended the transaction, or broke it and went on."""
+
+    @abstractmethod
+    def _check_not_ended(self, transaction: Any) -> None:
+        """After a handler that raised: HandlerEndsTransaction if it ended the transaction, or tried to."""
 
     @abstractmethod
     def _is_ours(self, error: Exception, transaction: Any) -> bool:
@@ -188,8 +192,7 @@ class TransactionalStore(ABC):
                 if self._should_forget():
                     self._forget(transaction, key)
                 new = self._select(transaction, progress, records)
-                for record in new:
-                    self._handle(transaction, handler, record)
+                self._handle(transaction, handler, new)
                 self._save(transaction, key, partition, owned, progress)
         except HandlerFailed:
             if progress is not None:
@@ -223,17 +226,19 @@ class TransactionalStore(ABC):
         seen = {id(record) for key, record in keys.items() if key not in unseen}
         return [record for record in chosen if id(record) not in seen]
 
-    def _handle(self, transaction: Any, handler: Handler, record: Record) -> None:
-        try:
-            handler(record, transaction)
-        except HandlerEndsTransaction:
-            raise
-        except Exception as error:
-            self._check_after(transaction, raised=True)
-            if self._is_ours(error, transaction):
+    def _handle(self, transaction: Any, handler: Handler, records: Sequence[Record]) -> None:
+        check_open = self._check_open
+        for record in records:
+            try:
+                handler(record, transaction)
+                check_open(transaction)
+            except HandlerEndsTransaction:
                 raise
-            raise HandlerFailed(record, error) from error
-        self._check_after(transaction, raised=False)
+            except Exception as error:
+                self._check_not_ended(transaction)
+                if self._is_ours(error, transaction):
+                    raise
+                raise HandlerFailed(record, error) from error
 
     def _save(
         self,
