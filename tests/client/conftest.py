@@ -91,6 +91,10 @@ def new_topic(kafka: Kafka, partitions: int = 1, **config: str) -> str:
         return name
     topic = NewTopic(name, partitions, kafka.replicas, config=dict(config))
     kafka.admin.create_topics([topic])[name].result(PATIENCE_S)
+    wait_for(
+        lambda: len(kafka.admin.list_topics(name, timeout=PATIENCE_S).topics[name].partitions) == partitions,
+        f"{name} is known to the broker",
+    )
     return name
 
 

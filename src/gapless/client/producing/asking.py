@@ -13,7 +13,7 @@ from gapless.client.producing.ledger import connection_properties
 from gapless.errors import Unreachable, UsageError
 
 _AGAIN_S = 0.05
-_APPEARS_S = 3.0
+_APPEARS_S = 5.0
 """How long a topic may take to appear that the cluster makes when it is first asked for."""
 
 

@@ -89,6 +89,19 @@ class Partitions:
         self._topics: dict[str, _Topic] = {}
         self._lock = threading.Lock()
         self._remembered = self._recall()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._refresh_now_and_then, name="gapless-topics", daemon=True)
+
+    def start(self) -> None:
+        """Look again every few minutes whether topics have grown."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ending.set()
+
+    def _refresh_now_and_then(self) -> None:
+        while not self._ending.wait(REFRESH_S):
+            self.refresh_all()
 
     def choose(self, topic: str, key: bytes | None) -> int:
         """Raises Unreachable if the number of partitions was never known and the cluster is away."""

@@ -125,6 +125,7 @@ class Producer:
         except BaseException:
             self._sender.close(0)  # lets the spool's folder go
             raise
+        self._partitions.start()
         _living.add(self)
 
     def __enter__(self) -> Self:
@@ -178,6 +179,7 @@ class Producer:
         failed, as their receipts tell.
         """
         _living.discard(self)
+        self._partitions.stop()
         return self._sender.close(timeout)
 
     @property

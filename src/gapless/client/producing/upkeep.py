@@ -1,6 +1,6 @@
-"""What a producer without transactions does beside sending: seals, at intervals and at the end, and metadata.
+"""What a producer without transactions promises: the acknowledged is sealed, at intervals and at the end.
 
-On a thread of its own, because both ask the cluster and may wait for it.
+On a thread of its own, because writing a seal may wait for the cluster.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from gapless.client.formats import LEDGER_TOPIC, POSITION_PARTITION, Interval, Seal
 from gapless.client.producing.ledger import Ledger, LedgerMissing
-from gapless.client.producing.partitions import REFRESH_S
 from gapless.client.producing.polling import Poller
 from gapless.client.producing.seals import Acknowledged, seals_of
 from gapless.client.spool import Spooled, StreamKey
@@ -133,17 +132,17 @@ class _Written:
 
 
 class Upkeep:
-    """The thread. `seal` is called every `seal_every_s` seconds (0: never), `refresh` every few minutes."""
+    """The thread. `seal` is called every `seal_every_s` seconds; 0: never."""
 
     def __init__(self, source: str, seal_every_s: float, seal: Callable[[], None]) -> None:
         self._seal_every_s = seal_every_s
         self._seal = seal
-        self.refresh: Callable[[], None] | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gapless-upkeep-{source}", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        if self._seal_every_s:
+            self._thread.start()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -151,14 +150,5 @@ class Upkeep:
             self._thread.join()
 
     def _run(self) -> None:
-        seal_at = time.monotonic() + (self._seal_every_s or float("inf"))
-        refresh_at = time.monotonic() + REFRESH_S
-        while not self._stopping.wait(min(seal_at, refresh_at) - time.monotonic()):
-            now = time.monotonic()
-            if now >= seal_at:
-                self._seal()
-                seal_at = now + self._seal_every_s
-            if now >= refresh_at:
-                if self.refresh is not None:
-                    self.refresh()
-                refresh_at = now + REFRESH_S
+        while not self._stopping.wait(self._seal_every_s):
+            self._seal()
