@@ -73,8 +73,11 @@ class Stream:
         return _DECLARED.size + len(self.topic.encode())
 
 
-Row = tuple[Stream, int, int, bytes | None, bytes | None, bytes]
-"""A record that waits: stream, sequence, timestamp, key, value, encoded headers."""
+Row = tuple[int, int, int, bytes | None, bytes | None, bytes]
+"""A record that waits: the stream's id, sequence, timestamp, key, value, encoded headers.
+
+Nothing in it can refer to anything else, so that Python's garbage collector soon leaves it alone.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +158,15 @@ def _same(code: str, number: int, count: int) -> bytes:
     return _packed(code, [number]) * count
 
 
-def _lengths(values: Sequence[bytes | None]) -> bytes:
-    if None in values:
-        return _packed("i", [-1 if value is None else len(value) for value in values])
-    return _packed("i", map(len, values))  # type: ignore[arg-type]
+def _lengths(values: Sequence[bytes | None]) -> tuple[bytes, Iterable[bytes]]:
+    """The lengths, and what there is of the values."""
+    try:
+        return _packed("i", map(len, values)), values  # type: ignore[arg-type, return-value]
+    except TypeError:  # some are None; to look for that first would cost more than all the rest
+        if values.count(None) == len(values):
+            return _same("i", -1, len(values)), ()
+        lengths = [-1 if value is None else len(value) for value in values]
+        return _packed("i", lengths), filter(None, values)
 
 
 def encode_declared(streams: Sequence[Stream]) -> bytes:
@@ -177,7 +185,7 @@ def encode_declared(streams: Sequence[Stream]) -> bytes:
 class Rows(NamedTuple):
     """Records that wait, by column."""
 
-    streams: tuple[Stream, ...]
+    streams: tuple[int, ...]
     sequences: tuple[int, ...]
     timestamps: tuple[int, ...]
     keys: tuple[bytes | None, ...]
@@ -188,8 +196,8 @@ class Rows(NamedTuple):
     def of(cls, rows: Sequence[Row]) -> Rows:
         return cls(*zip(*rows, strict=True))
 
-    def last_sequences(self) -> dict[Stream, int]:
-        """Of each stream that they belong to."""
+    def last_sequences(self) -> dict[int, int]:
+        """Of each stream that they belong to, by its id."""
         if self.streams.count(self.streams[0]) == len(self.streams):
             return {self.streams[0]: self.sequences[-1]}
         return dict(zip(self.streams, self.sequences, strict=True))
@@ -198,22 +206,20 @@ class Rows(NamedTuple):
 def encode_body(declared: Sequence[Stream], rows: Rows, streams: int) -> bytes:
     """`streams`: to how many the rows belong."""
     count = len(rows.values)
+    key_lengths, keys = _lengths(rows.keys)
+    value_lengths, values = _lengths(rows.values)
     parts = [
         encode_declared(declared),
-        _same("I", rows.streams[0].id, count) if streams == 1 else _packed("I", [s.id for s in rows.streams]),
+        _same("I", rows.streams[0], count) if streams == 1 else _packed("I", rows.streams),
         _packed("Q", rows.sequences),
         _packed("q", rows.timestamps),
+        key_lengths,
+        value_lengths,
     ]
-    has_keys = rows.keys.count(None) < count
-    has_headers = any(rows.headers)
-    parts.append(_lengths(rows.keys) if has_keys else _same("i", -1, count))
-    parts.append(_lengths(rows.values))
-    parts.append(_packed("I", map(len, rows.headers)) if has_headers else _same("I", 0, count))
-    if has_keys:
-        parts.extend(filter(None, rows.keys))
-    parts.extend(filter(None, rows.values))
-    if has_headers:
-        parts.extend(rows.headers)
+    if any(rows.headers):
+        parts += [_packed("I", map(len, rows.headers)), *keys, *values, *rows.headers]
+    else:
+        parts += [_same("I", 0, count), *keys, *values]
     return b"".join(parts)
 
 

@@ -127,7 +127,7 @@ class GroupCommit:
                 group = self._wait_for_room(size)
             number = stream.next_sequence if sequence is None else sequence
             rows = group.rows
-            row = (stream, number, timestamp_ms, key, value, encoded)
+            row = (stream.id, number, timestamp_ms, key, value, encoded)
             position = group.first + len(rows)
             # No call between these two: an interrupt can come only after both.
             stream.next_sequence = number + 1
@@ -198,7 +198,7 @@ class GroupCommit:
             self._bell.release()
 
     def on_stored(self, listener: Callable[[int], None]) -> None:
-        """Call `listener(stored)` after each group, on the spool's thread.
+        """Call `listener(stored)` after each group, on the thread that stored it.
 
         It must be quick, and must not wait for a lock that is held around append().
         """
@@ -322,7 +322,7 @@ class GroupCommit:
     def _write(self, group: Group) -> SpoolFailed | None:
         """Why it failed, if it did. Nothing is raised: others wait for this group too."""
         try:
-            self._segments.write(group.first, group.rows, self._streams.all())
+            self._segments.write(group.first, group.rows, self._streams)
         except OSError as error:
             reason = error.strerror or str(error)
         except Exception as error:  # noqa: BLE001 - a mistake of ours, or no memory

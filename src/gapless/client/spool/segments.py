@@ -20,6 +20,7 @@ from gapless.client.spool.blocks import Row, Rows, Stream
 from gapless.client.spool.disk import Disk
 from gapless.client.spool.errors import NotKept, SpoolDamaged
 from gapless.client.spool.scan import Scan, list_segments, segment_name
+from gapless.client.spool.streams import Streams
 
 
 @dataclass(slots=True)
@@ -92,12 +93,12 @@ class Segments:
 
     # Writing
 
-    def write(self, first: int, rows: list[Row], carried: Iterable[Stream]) -> None:
+    def write(self, first: int, rows: list[Row], streams: Streams) -> None:
         """Make a group durable; OSError if that failed, and then it is as if it had never been tried."""
         columns = Rows.of(rows)
-        last = columns.last_sequences()
+        last = {streams.by_id[id_]: sequence for id_, sequence in columns.last_sequences().items()}
         if self._fd < 0 or self.all[-1].size_bytes >= self._segment_bytes:
-            self._begin(first, carried)
+            self._begin(first, streams.all())
         segment = self.all[-1]
         new = [stream for stream in last if stream.declared_in != segment.first]
         body = blocks.encode_body(new, columns, len(last))

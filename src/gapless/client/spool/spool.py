@@ -86,7 +86,7 @@ class Spool(GroupCommit):
                 return []
             runs = self._tail.rows(position, max_records)
         if runs:
-            return to_records(runs, max_bytes)
+            return to_records(runs, self._streams.by_id, max_bytes)
         return self._reader.read(position, stored, max_records, max_bytes)
 
     def wait_for(self, position: int, timeout: float | None = None) -> bool:

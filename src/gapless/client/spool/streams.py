@@ -19,6 +19,8 @@ class Streams:
         self.incarnation = incarnation
         self.own: dict[tuple[str, int], Stream] = {}
         self._foreign: dict[StreamKey, Stream] = {}
+        self.by_id: dict[int, Stream] = {}
+        """Those that something was or may be appended to."""
         self._next_id = 0
         self.declared_bytes = 0
         """What it takes to declare them all."""
@@ -27,7 +29,7 @@ class Streams:
         """Those that the last segment knows. Others' need not be known: who appends gives the sequence."""
         for stream in found:
             if stream.incarnation == self.incarnation:
-                self.own[stream.topic, stream.partition] = stream
+                self.own[stream.topic, stream.partition] = self.by_id[stream.id] = stream
                 self.declared_bytes += stream.declared_bytes
             self._next_id = max(self._next_id, stream.id + 1)
 
@@ -53,13 +55,13 @@ class Streams:
             raise UsageError(f"an incarnation has {INCARNATION_BYTES} bytes, not {len(incarnation)}")
         if not 0 < len(topic.encode()) < 1 << 16 or not 0 <= partition < 1 << 31:
             raise UsageError(f"topic {topic[:50]!r}, partition {partition}: no such partition can be")
-        stream = Stream(self._next_id, incarnation, topic, partition)
+        stream = self.by_id[self._next_id] = Stream(self._next_id, incarnation, topic, partition)
         self._next_id += 1
         self.declared_bytes += stream.declared_bytes
         return stream
 
     def all(self) -> list[Stream]:
-        return [*self.own.values(), *self._foreign.values()]
+        return list(self.by_id.values())
 
     def take_back(self) -> None:
         """Forget the sequences of what was not stored."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from gapless.client.records import Headers
-from gapless.client.spool.blocks import NO_TIMESTAMP, Row, decode_headers
+from gapless.client.spool.blocks import NO_TIMESTAMP, Row, Stream, decode_headers
 from gapless.client.spool.group import Group
 from gapless.client.spool.records import Spooled
 
@@ -50,16 +50,19 @@ class Tail:
         return found
 
 
-def to_records(runs: list[tuple[int, list[Row]]], max_bytes: int) -> list[Spooled]:
+def to_records(
+    runs: list[tuple[int, list[Row]]], streams: dict[int, Stream], max_bytes: int
+) -> list[Spooled]:
     """As they would be read from disk: at least one, then as many as the bytes allow."""
     records: list[Spooled] = []
     size = 0
     for first, rows in runs:
-        for position, (stream, sequence, timestamp, key, value, encoded) in enumerate(rows, first):
+        for position, (id_, sequence, timestamp, key, value, encoded) in enumerate(rows, first):
             size += len(value or b"") + len(key or b"")
             if records and size > max_bytes:
                 return records
             headers: Headers = decode_headers(encoded) if encoded else ()
+            stream = streams[id_]
             timestamp_ms = None if timestamp == NO_TIMESTAMP else timestamp
             records.append(
                 Spooled(
