@@ -14,8 +14,10 @@ from confluent_kafka import Consumer, TopicPartition
 from gapless.client.formats import LEDGER_TOPIC, position_group
 from gapless.client.producing.ledger import register
 from gapless.client.producing.ownership import PositionLost
+from gapless.client.producing.producer import Producer
 from gapless.client.producing.recovery import Recovered, recover
 from gapless.client.spool import Spool, SpoolRestored
+from gapless.testing.quiet import quiet_logger
 from tests.client.conftest import Kafka, new_topic, read_all
 from tests.client.producing.sending import (
     check_sent,
@@ -63,6 +65,8 @@ def check_refused(kafka: Kafka, folder: Path, source: str, topic: str) -> None:
         sender.start()
     with pytest.raises(PositionLost):
         send(sender, topic, range(1), 1)
+    with pytest.raises(PositionLost):
+        Producer(kafka.bootstrap, source, "exactly-once", spool=folder, properties={"logger": quiet_logger()})
     with Spool(folder, source):
         pass
     assert len(read_all(kafka, topic, committed=False)) == before

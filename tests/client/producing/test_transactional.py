@@ -134,6 +134,21 @@ def test_a_transaction_that_could_only_time_out_is_refused(tmp_path: Path) -> No
         TransactionalSender(spool, "slow", {"transaction.timeout.ms": "10000"}, transaction_ms=6000)
 
 
+def test_a_callback_that_would_wait_for_itself_is_refused(embedded: Kafka, tmp_path: Path) -> None:
+    topic = new_topic(embedded)
+    refused: list[str] = []
+
+    def on_delivery(error: GaplessError | None, receipt: Any) -> None:
+        for wait in (sender.flush, sender.close):
+            with pytest.raises(UsageError, match="would wait for itself"):
+                wait(1)
+            refused.append(wait.__name__)
+
+    with sending(embedded, tmp_path, f"{topic}-itself") as sender:
+        sender.send(topic, 0, b"0", None, None, None, on_delivery)
+        wait_for(lambda: refused == ["flush", "close"], "both are refused")
+
+
 def test_a_callback_that_raises_stops_nobody(embedded: Kafka, tmp_path: Path) -> None:
     topic = new_topic(embedded)
 
@@ -296,11 +311,12 @@ def test_a_cluster_that_falls_silent_in_the_middle_loses_and_doubles_nothing(
 
 
 def test_sending_from_many_threads_keeps_each_partition_in_the_order_of_its_sequences(
-    kafka: Kafka, tmp_path: Path
+    embedded: Kafka, tmp_path: Path
 ) -> None:
-    topic = new_topic(kafka, 3)
+    """Also when librdkafka's queue is smaller than a transaction."""
+    topic = new_topic(embedded, 3)
     source = f"{topic}-threads"
-    with sending(kafka, tmp_path, source) as sender:
+    with sending(embedded, tmp_path, source, {"queue.buffering.max.messages": "50"}) as sender:
 
         def work(number: int) -> None:
             for each in range(300):
@@ -312,8 +328,8 @@ def test_sending_from_many_threads_keeps_each_partition_in_the_order_of_its_sequ
         for thread in threads:
             thread.join()
         assert sender.flush(20) == 0
-    assert len(check_sent(kafka, tmp_path, source)) == 1200
-    assert all(record.headers[2:] == [("h", b"v")] for record in read_all(kafka, topic))
+    assert len(check_sent(embedded, tmp_path, source)) == 1200
+    assert all(record.headers[2:] == [("h", b"v")] for record in read_all(embedded, topic))
 
 
 # ---------------------------------------------------------------------- timeouts and takeovers apart
@@ -370,10 +386,10 @@ def test_whoever_starts_later_takes_the_source_over_and_the_first_keeps_its_reco
     assert values(read_all(kafka, topic)) == {(topic, 0): [*range(10), *range(100, 120), *range(10, 13)]}
 
 
-def test_two_that_start_at_once_do_not_fight_for_ever(kafka: Kafka, tmp_path: Path) -> None:
-    topic = new_topic(kafka)
+def test_some_that_start_at_once_do_not_fight_for_ever(embedded: Kafka, tmp_path: Path) -> None:
+    topic = new_topic(embedded)
     source = f"{topic}-race"
-    senders = [new_sender(kafka, tmp_path / str(each), source) for each in range(3)]
+    senders = [new_sender(embedded, tmp_path / str(each), source) for each in range(3)]
     failures: list[GaplessError] = []
 
     def start(number: int) -> None:
@@ -394,7 +410,7 @@ def test_two_that_start_at_once_do_not_fight_for_ever(kafka: Kafka, tmp_path: Pa
         sender.close(5)
         with Spool(tmp_path / str(number), source):
             pass
-    found = values(read_all(kafka, topic)).get((topic, 0), [])
+    found = values(read_all(embedded, topic)).get((topic, 0), [])
     assert len(found) == len(set(found))
 
 

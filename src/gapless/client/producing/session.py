@@ -32,6 +32,9 @@ TRANSACTION_TIMEOUT_MS = 60_000
 _DELIVERY_TIMEOUTS = ("delivery.timeout.ms", "message.timeout.ms")
 
 
+Headers = list[tuple[str, str | bytes | None]]
+
+
 class Ended(Exception):
     """The producer is being closed; what was under way is decided by the next session."""
 
@@ -59,19 +62,18 @@ class Session:
 
     def produce(self, records: Sequence[Spooled]) -> None:
         """Hand records to librdkafka, with their identities. This loop is what bounds the throughput."""
-        produce, made_by, sequence_of = self._producer.produce, self._made_by, sequence_header
-        for record in records:
-            _, incarnation, topic, partition, sequence, timestamp_ms, key, value, others = record
-            source = made_by.get(incarnation) or self._know(incarnation)
-            headers: list[tuple[str, str | bytes | None]] = [
-                source,
-                (SEQUENCE_HEADER, sequence_of(sequence)),
-                *others,
-            ]
+        produce, sequence_of = self._producer.produce, sequence_header
+        known, source = b"", ("", b"")
+        for _, incarnation, topic, partition, sequence, timestamp_ms, key, value, others in records:
+            if incarnation != known:
+                known, source = incarnation, self._source_of(incarnation)
+            headers: Headers = [source, (SEQUENCE_HEADER, sequence_of(sequence))]
+            if others:
+                headers += others
             try:
                 produce(topic, value, key, partition, None, None, timestamp_ms or 0, headers)
             except BufferError:
-                self._produce_slowly(record, headers)
+                self._produce_slowly(topic, value, key, partition, timestamp_ms or 0, headers)
 
     def seal(self, seals: Iterable[Seal]) -> None:
         """Write seals to the ledger, in the transaction that is open."""
@@ -104,27 +106,29 @@ class Session:
                     raise
             self._producer.poll(0)
 
-    def _produce_slowly(self, record: Spooled, headers: list[tuple[str, str | bytes | None]]) -> None:
+    def _produce_slowly(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        timestamp_ms: int,
+        headers: Headers,
+    ) -> None:
         """The queue is full: records leave it while we wait."""
         while self._wanted():
             self._producer.poll(_FULL_QUEUE_S)
             try:
-                self._producer.produce(
-                    record.topic,
-                    record.value,
-                    record.key,
-                    record.partition,
-                    timestamp=record.timestamp_ms or 0,
-                    headers=headers,
-                )
+                self._producer.produce(topic, value, key, partition, None, None, timestamp_ms, headers)
                 return
             except BufferError:
                 continue
         raise Ended
 
-    def _know(self, incarnation: bytes) -> tuple[str, bytes]:
-        header = self._made_by[incarnation] = (SOURCE_HEADER, source_header(self._source, incarnation))
-        return header
+    def _source_of(self, incarnation: bytes) -> tuple[str, bytes]:
+        if incarnation not in self._made_by:
+            self._made_by[incarnation] = (SOURCE_HEADER, source_header(self._source, incarnation))
+        return self._made_by[incarnation]
 
 
 def _new_producer(properties: Mapping[str, Any], source: str) -> Producer:

@@ -29,7 +29,7 @@ from gapless.client.producing.seals import Promises
 from gapless.client.producing.session import TRANSACTION_TIMEOUT_MS, Ended, Session
 from gapless.client.producing.settling import Settling
 from gapless.client.records import Headers
-from gapless.client.spool import Spool
+from gapless.client.spool import Spool, SpoolClosed, SpoolFailed
 from gapless.errors import GaplessError, UsageError
 
 log = logging.getLogger("gapless.client")
@@ -168,6 +168,7 @@ class TransactionalSender:
 
     def flush(self, timeout_s: float | None) -> int:
         """Wait until all that was taken before is committed."""
+        self._refuse_in_callback("flush")
         target = self.spool.end
         give_up_at = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
@@ -181,6 +182,7 @@ class TransactionalSender:
 
     def close(self, timeout_s: float | None) -> int:
         """Flush, seal, end; what cannot be sent in time stays in the spool."""
+        self._refuse_in_callback("close")
         has_started = self._thread.ident is not None
         if not self._ending.is_set():
             unsent = self.flush(timeout_s) if has_started else 1
@@ -201,6 +203,10 @@ class TransactionalSender:
             )
         return self._unsent(end)
 
+    def _refuse_in_callback(self, what: str) -> None:
+        if threading.current_thread() is self._thread:
+            raise UsageError(f"{what}() in on_delivery would wait for itself: call it on another thread")
+
     def _unsent(self, target: int) -> int:
         return max(0, target - (self.spool.sent if self.committed is None else self.committed))
 
@@ -212,7 +218,8 @@ class TransactionalSender:
         except Ended:
             pass  # closed while something was under way: the next session finds out what became of it
         except GaplessError as error:
-            self._stop(error)
+            if not (self._ending.is_set() and isinstance(error, SpoolClosed)):
+                self._stop(error)
         except Exception as error:
             log.exception("sending for %r has stopped", self._source)
             self._stop(
@@ -259,8 +266,13 @@ class TransactionalSender:
     def _stop(self, error: GaplessError) -> None:
         log.error("%s", error)
         self._failure = error
-        self._settling.end(error)
         self._tell_callers()
+        try:
+            self.spool.close()  # nobody must wait for room in it any more, and another producer may have it
+        except SpoolFailed as refused:
+            log.warning("%s", refused)
+        self._settling.tell_refused()
+        self._settling.end(error)
 
     def _tell_callers(self) -> None:
         with self._changed:
