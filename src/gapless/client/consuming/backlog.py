@@ -115,6 +115,8 @@ class Backlog:
         self._holdings: dict[tuple[str, int], Holding] = {}
         self._leaving: list[Holding] = []
         """Gone, with a handler still at work."""
+        self._awaited: list[Holding] = []
+        """Full ones, on which the polling thread waits."""
         self._stopped = False
 
     # What the polling thread does
@@ -197,22 +199,39 @@ class Backlog:
             self._leaving = [holding for holding in self._leaving if holding.busy]
         return ended
 
-    def _is_full(self, holding: Holding) -> bool:
-        return (
-            holding.queued_records >= self._queue_records or holding.queued_bytes >= self._queue_bytes
-        ) and not holding.paused
+    def room(self) -> int:
+        """How many records may be fetched without filling any partition that is not paused by much."""
+        with self._lock:
+            queued = [each.queued_records for each in self._holdings.values() if not each.paused]
+        return max(1, self._queue_records - max(queued, default=0))
 
     def wait_for_room(self, timeout_s: float) -> list[Holding]:
-        """Those that are still full after the time."""
+        """Return at once if no partition is full; else wait until those that are full are half empty.
+
+        Those that are still full after the time are told. Who waits is woken once, not for every batch: each
+        change of threads costs more than many records.
+        """
         with self._lock:
-            full = self._full()
-            if full:
-                self._has_changed.wait_for(lambda: self._stopped or not self._full(), timeout_s)
-                full = self._full()
-            return full
+            self._awaited = self._full()
+            if not self._awaited:
+                return []
+            self._has_changed.wait_for(lambda: self._stopped or not self._awaited, timeout_s)
+            self._awaited = []
+            return self._full()
 
     def _full(self) -> list[Holding]:
-        return [holding for holding in self._holdings.values() if self._is_full(holding)]
+        return [
+            holding
+            for holding in self._holdings.values()
+            if not holding.paused
+            and (holding.queued_records >= self._queue_records or holding.queued_bytes >= self._queue_bytes)
+        ]
+
+    def _is_half_empty(self, holding: Holding) -> bool:
+        return (
+            holding.queued_records * 2 <= self._queue_records
+            and holding.queued_bytes * 2 <= self._queue_bytes
+        )
 
     def half_empty(self) -> list[Holding]:
         """Those that were paused and have room again."""
@@ -220,10 +239,7 @@ class Backlog:
             return [
                 holding
                 for holding in self._holdings.values()
-                if holding.paused
-                and not holding.waiting
-                and holding.queued_records * 2 <= self._queue_records
-                and holding.queued_bytes * 2 <= self._queue_bytes
+                if holding.paused and not holding.waiting and self._is_half_empty(holding)
             ]
 
     def positions(self, holdings: Iterable[Holding]) -> list[tuple[Holding, int]]:
@@ -261,13 +277,23 @@ class Backlog:
             if not holding.gone:
                 lane.queue.extendleft(reversed(work.records[work.done :]))
                 self._list(lane)
+            self._tell_who_waits(holding)
+
+    def _tell_who_waits(self, holding: Holding) -> None:
+        """Only if there is something to see: the partition is gone, or has room after it was full."""
+        if holding.gone:
             self._has_changed.notify_all()
+        elif self._awaited:
+            self._awaited = [each for each in self._awaited if not self._is_half_empty(each)]
+            if not self._awaited:
+                self._has_changed.notify_all()
 
     def progress(self, work: Work) -> None:
         """One record more is done, of work that goes on."""
         work.done += 1
         with self._lock:
             self._tell(work)
+            self._tell_who_waits(work.holding)
 
     def _tell(self, work: Work) -> None:
         holding = work.holding

@@ -61,7 +61,7 @@ class Consumer:
         batch_records: int = 500,
         batch_ms: float = 100,
         queue_records: int = 2000,
-        queue_bytes: int = 8 * 1024 * 1024,
+        queue_bytes: int = 16 * 1024 * 1024,
         commit_every_ms: float = 500,
         connect_timeout_s: float = 30,
         close_timeout_s: float = 30,

@@ -45,7 +45,7 @@ from gapless.errors import UsageError
 _log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
 
-_FETCH_RECORDS = 1000
+_FETCH_RECORDS = 5000
 _POLL_S = 0.1
 _FULL_FOR_S = 0.2
 """How long to wait for room before pausing: librdkafka forgets what it has prefetched of what is paused."""
@@ -201,7 +201,8 @@ class Poller:
         roomy = backlog.half_empty()
         if roomy:
             self._resume(roomy)
-        self._sort(consumer.consume(_FETCH_RECORDS, 0) or self._wait_for_one(consumer))
+        fetch = min(backlog.room(), _FETCH_RECORDS)
+        self._sort(consumer.consume(fetch, 0) or self._wait_for_one(consumer))
         now = time.monotonic()
         if now >= self._next_commit:
             self._next_commit = now + self._settings.commit_every_ms / 1000
@@ -216,19 +217,19 @@ class Poller:
 
     def _sort(self, messages: Sequence[Message]) -> None:
         found: dict[tuple[str, int], list[Record]] = {}
-        make = Record.of
+        make, topic, partition, records = Record.of, "", -1, list[Record]()
         for message in messages:
             if message.error() is not None:
                 self._judge(message.error())
                 continue
             record = make(message)
-            partition = record[:2]
-            if partition in found:
-                found[partition].append(record)
-            else:
-                found[partition] = [record]
-        for partition, records in found.items():
-            holding = self._backlog.get(partition)
+            # Messages come in runs of one partition.
+            if record.partition != partition or record.topic != topic:
+                topic, partition = record.topic, record.partition
+                records = found.setdefault((topic, partition), [])
+            records.append(record)
+        for place, records in found.items():
+            holding = self._backlog.get(place)
             if holding is not None and not holding.waiting:
                 self._backlog.put(holding, records)
 

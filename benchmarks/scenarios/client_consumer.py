@@ -1,0 +1,327 @@
+"""The consumer with a store against a hand-written loop that makes the same transactions.
+
+    python -m benchmarks.scenarios.client_consumer [--records N] [--rounds N] [--quick] [--out FILE]
+
+Both read the same topic of one embedded broker, from the beginning, as the only member of a group, and insert
+a row for each record. The loop does what a careful program without marks does: `consume(n)`, insert, update
+the offset in the same transaction, commit. The consumer does that, and marks identities, retries, and
+watches over its membership besides. Time is from the first record to the commit of the last. Each run is a
+process of its own; rounds alternate. `no store` is the loop without a database, to show the consumer's own
+cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from confluent_kafka import Consumer as BareConsumer
+from confluent_kafka import Producer as BareProducer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import machine
+from benchmarks.report import number
+from benchmarks.statistics import at_least
+from gapless.client.consuming.consumer import Consumer
+from gapless.client.formats import SEQUENCE_HEADER, SOURCE_HEADER, sequence_header, source_header
+from gapless.client.records import Record
+from gapless.client.stores.port import Store
+from gapless.errors import GaplessError
+from gapless.testing.broker import EmbeddedBroker
+from gapless.testing.postgres import Postgres
+
+TARGET = at_least(0.9)
+TOPIC = "consumed"
+BATCH = 500
+RECORD_BYTES = 100
+STORES = ("no store", "SQLite", "PostgreSQL")
+LOOP, CONSUMER = "hand-written loop", "Consumer"
+_MODULE = "benchmarks.scenarios.client_consumer"
+_ROOT = Path(__file__).resolve().parents[2]
+_TABLE = "CREATE TABLE IF NOT EXISTS effects (place BIGINT PRIMARY KEY, body {bytes})"
+_OFFSETS = "CREATE TABLE IF NOT EXISTS offsets (partition INTEGER PRIMARY KEY, next_offset BIGINT)"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many records are consumed of each kind, and how often."""
+
+    records: dict[str, int]
+    rounds: int
+
+
+FULL = Sizes({"no store": 300_000, "SQLite": 200_000, "PostgreSQL": 60_000}, 5)
+QUICK = Sizes({"no store": 20_000, "SQLite": 10_000, "PostgreSQL": 3_000}, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of one contender."""
+
+    contender: str
+    store: str
+    bootstrap: str
+    group: str
+    records: int
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Records per second, a number for each round."""
+
+    store: str
+    records: int
+    rates: dict[str, list[float]]
+
+    def ratio(self) -> float:
+        """Within each round: the machine may have changed in between."""
+        return median(
+            ours / theirs for ours, theirs in zip(self.rates[CONSUMER], self.rates[LOOP], strict=True)
+        )
+
+
+# What a process does
+
+
+def with_loop(job: Job) -> float:
+    """By hand."""
+    consumer = BareConsumer(
+        {
+            "bootstrap.servers": job.bootstrap,
+            "group.id": job.group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "log_level": 3,
+        }
+    )
+    consumer.subscribe([TOPIC])
+    apply = _apply_by_hand(job)
+    done, began_s = 0, 0.0
+    try:
+        while done < job.records:
+            batch = consumer.consume(min(BATCH, job.records - done), 0.1)
+            if batch:
+                began_s = began_s or time.perf_counter()
+                apply(batch)
+                done += len(batch)
+                if job.store == "no store":
+                    consumer.commit(asynchronous=True)
+        return time.perf_counter() - began_s
+    finally:
+        consumer.close()
+
+
+def _apply_by_hand(job: Job) -> Callable[[Sequence[Any]], None]:
+    if job.store == "no store":
+        seen: list[bytes] = []
+        return lambda batch: seen.extend(message.value()[:4] for message in batch)
+    connection, mark = _connected(job)
+    insert = f"INSERT INTO effects VALUES ({mark}, {mark})"
+    advance = (
+        f"INSERT INTO offsets VALUES ({mark}, {mark})"
+        " ON CONFLICT (partition) DO UPDATE SET next_offset = excluded.next_offset"
+    )
+
+    def apply(batch: Sequence[Any]) -> None:
+        connection.execute("BEGIN")
+        for message in batch:
+            connection.execute(insert, (message.offset(), message.value()))
+        connection.execute(advance, (0, batch[-1].offset() + 1))
+        connection.execute("COMMIT")
+
+    return apply
+
+
+def _connected(job: Job) -> tuple[Any, str]:
+    """A connection in which the user begins and ends transactions, and how it writes parameters."""
+    connection: Any
+    if job.store == "SQLite":
+        connection = sqlite3.connect(job.database, isolation_level=None)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        mark, kind = "?", "BLOB"
+    else:
+        import psycopg
+
+        connection = psycopg.connect(job.database, autocommit=True)
+        mark, kind = "%s", "BYTEA"
+    connection.execute(_TABLE.format(bytes=kind))
+    connection.execute(_OFFSETS)
+    return connection, mark
+
+
+def with_consumer(job: Job) -> float:
+    """By ours."""
+    store: Store | None = None
+    mark = "?"
+    if job.store != "no store":
+        connection, mark = _connected(job)
+        connection.close()
+    if job.store == "SQLite":
+        from gapless.client.stores.sqlite import SqliteStore
+
+        store = SqliteStore(job.database)
+    elif job.store == "PostgreSQL":
+        from gapless.client.stores.postgres import PostgresStore
+
+        store = PostgresStore(job.database)
+    consumer = Consumer(job.bootstrap, group=job.group, topics=TOPIC, store=store, batch_records=BATCH)
+    insert = f"INSERT INTO effects VALUES ({mark}, {mark})"
+    seen: list[bytes] = []
+    last = job.records - 1
+    began_s = 0.0
+
+    def insert_one(record: Record, tx: Any) -> None:
+        nonlocal began_s
+        began_s = began_s or time.perf_counter()
+        tx.execute(insert, (record.offset, record.value))
+        if record.offset == last:
+            consumer.stop()
+
+    def keep_one(record: Record) -> None:
+        nonlocal began_s
+        began_s = began_s or time.perf_counter()
+        seen.append((record.value or b"")[:4])
+        if record.offset == last:
+            consumer.stop()
+
+    ended_s = _time_of_last_batch(consumer)
+    consumer.run(keep_one if store is None else insert_one)
+    return ended_s() - began_s
+
+
+def _time_of_last_batch(consumer: Consumer) -> Callable[[], float]:
+    """When the last transaction had ended: what comes then is leaving the group, which the loop's has not."""
+    at_s, finish = 0.0, consumer._backlog.finish
+
+    def timed(*arguments: Any) -> None:
+        nonlocal at_s
+        finish(*arguments)
+        at_s = time.perf_counter()
+
+    consumer._backlog.finish = timed  # type: ignore[method-assign,assignment]
+    return lambda: at_s
+
+
+# The runs
+
+
+def fill(bootstrap: str, records: int) -> None:
+    """With identities, as a Gapless producer gives them."""
+    producer = BareProducer({"bootstrap.servers": bootstrap, "linger.ms": 20, "log_level": 3})
+    made_by, value = source_header("orders", b"incarnat"), b"x" * RECORD_BYTES
+    for sequence in range(records):
+        producer.produce(
+            TOPIC,
+            value,
+            headers=[(SOURCE_HEADER, made_by), (SEQUENCE_HEADER, sequence_header(sequence))],
+            partition=0,
+        )
+        if sequence % 10_000 == 0:
+            producer.flush()
+    producer.flush()
+
+
+def run(job: Job) -> float:
+    """In a process of its own: records per second."""
+    command = [sys.executable, "-m", _MODULE, "--job", json.dumps(asdict(job))]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        raise GaplessError(f"{job.contender} with {job.store} failed:\n{done.stderr.strip()[-1000:]}")
+    return job.records / float(done.stdout)
+
+
+def measure(sizes: Sizes, say: Callable[[str], None]) -> list[Measured]:
+    """All stores, both contenders in turn."""
+    found = []
+    with ExitStack() as stack:
+        broker = stack.enter_context(EmbeddedBroker())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gapless-consumer-")))
+        postgres = stack.enter_context(Postgres())
+        fill(broker.bootstrap, max(sizes.records.values()))
+        for store in STORES:
+            records, rates = sizes.records[store], {LOOP: list[float](), CONSUMER: list[float]()}
+            for round_number in range(sizes.rounds):
+                order = (LOOP, CONSUMER) if round_number % 2 == 0 else (CONSUMER, LOOP)
+                for contender in order:
+                    name = f"{store}-{contender}-{round_number}".replace(" ", "-")
+                    database = str(folder / f"{name}.db") if store == "SQLite" else emptied(postgres, store)
+                    job = Job(contender, store, broker.bootstrap, name, records, database)
+                    rates[contender].append(run(job))
+            measured = Measured(store, records, rates)
+            say(f"{store}: {measured.ratio():.2f} of the loop")
+            found.append(measured)
+    return found
+
+
+def emptied(postgres: Postgres, store: str) -> str:
+    """The address of a database without tables."""
+    if store == "PostgreSQL":
+        import psycopg
+
+        with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA public CASCADE")
+            connection.execute("CREATE SCHEMA public")
+    return postgres.dsn
+
+
+def table(found: Sequence[Measured]) -> Table:
+    shown = Table(title=f"Consumer: records/s (median), transactions of {BATCH}", title_justify="left")
+    for heading in ("store", "records", LOOP, CONSUMER, "ratio", "target", ""):
+        shown.add_column(heading, justify="right")
+    for each in found:
+        target = None if each.store == "no store" else TARGET
+        shown.add_row(
+            each.store,
+            f"{each.records:,}",
+            number(median(each.rates[LOOP])),
+            number(median(each.rates[CONSUMER])),
+            f"{each.ratio():.2f}",
+            "" if target is None else str(target),
+            "" if target is None else "ok" if target.met_by(each.ratio()) else "short",
+        )
+    return shown
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--quick", action="store_true", help="small sizes: does everything work?")
+    parser.add_argument("--out", type=Path, help="where to write the JSON")
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    if arguments.job is not None:
+        job = Job(**json.loads(arguments.job))
+        print(with_loop(job) if job.contender == LOOP else with_consumer(job))
+        return 0
+    sizes = QUICK if arguments.quick else FULL
+    sizes = Sizes(sizes.records, arguments.rounds or sizes.rounds)
+    found = measure(sizes, lambda line: print(line, file=sys.stderr))
+    Console(width=None if sys.stdout.isatty() else 140).print(table(found))
+    if arguments.out is not None:
+        described = {
+            "machine": machine.describe(with_peer=False),
+            "consumer": [asdict(each) for each in found],
+        }
+        arguments.out.write_text(json.dumps(described, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
