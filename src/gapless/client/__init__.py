@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gapless.client.relaying import Output, Relay, RelayFailed, RelayFenced, relay
     from gapless.client.semantics import Semantics
     from gapless.client.stores.none import NoStore
+    from gapless.client.stores.postgres import PostgresStore
+    from gapless.client.stores.redis import RedisStore
     from gapless.client.stores.sqlite import SqliteStore
 
 __all__ = [
@@ -30,10 +32,12 @@ __all__ = [
     "LeftInSpool",
     "NoStore",
     "Output",
+    "PostgresStore",
     "ProcessingFailed",
     "Producer",
     "Receipt",
     "Record",
+    "RedisStore",
     "Relay",
     "RelayFailed",
     "RelayFenced",
@@ -53,10 +57,12 @@ _HOMES = {
     "LeftInSpool": "producing.receipts",
     "NoStore": "stores.none",
     "Output": "relaying",
+    "PostgresStore": "stores.postgres",
     "ProcessingFailed": "consuming.failures",
     "Producer": "producing.producer",
     "Receipt": "producing.receipts",
     "Record": "records",
+    "RedisStore": "stores.redis",
     "Relay": "relaying",
     "RelayFailed": "relaying",
     "RelayFenced": "relaying",
