@@ -157,7 +157,7 @@ def test_a_redis_that_went_back_in_time_is_noticed(redis_kit: RedisKit, opened: 
     store = opened(redis_kit.store())
     store.take(FIRST)
     store.apply(FIRST, records(range(3)), redis_kit.handler)
-    (key,) = redis_kit.client.keys("gapless:billing:orders:0")
+    (key,) = redis_kit.client.keys("gapless:partition:billing:orders:0")
     old = redis_kit.client.dump(key)
     store.apply(FIRST, records([3], at=3), redis_kit.handler)
     redis_kit.client.restore(key, 0, old, replace=True)  # type: ignore[arg-type]

@@ -112,12 +112,15 @@ class RedisStore:
         self._step_script = self._client.register_script(STEP)
         self._abandon_script = self._client.register_script(ABANDON)
         self._group: str | None = None
+        self._seen_prefix = b""
         self._owned: dict[TopicPartition, _Owned] = {}
 
     # The port.
 
     def open(self, group: str) -> None:
         self._group = group
+        # With its length: a key may hold any bytes, and must not pass for one of another group.
+        self._seen_prefix = f"gapless:seen:{len(group)}:{group}:".encode()
         info = self._asked(self._client.info)
         if info.get("cluster_enabled"):
             raise UsageError(
@@ -277,7 +280,7 @@ class RedisStore:
     def _partition_key(self, partition: TopicPartition) -> str:
         if self._group is None:
             raise UsageError("the store is not open: call open(group) first")
-        return f"gapless:{self._group}:{partition.topic}:{partition.partition}"
+        return f"gapless:partition:{self._group}:{partition.topic}:{partition.partition}"
 
     def _marks_of(
         self, partition: TopicPartition, record: Record | None
@@ -290,13 +293,13 @@ class RedisStore:
                 key = self._key_of(record)
             except Exception as error:
                 raise HandlerFailed(record, error) from error
-            seen = b"" if key is None else f"gapless:{self._group}:seen:".encode() + key
-            return "", "", seen
+            return "", "", b"" if key is None else self._seen_prefix + key
         identity = record.identity
         if identity is None or identity.sequence > MAX_SEQUENCE:
             return "", "", ""
         stream = f"{identity.incarnation.hex()}:{identity.source}"
-        return f"{self._partition_key(partition)}:{stream}", identity.sequence, ""
+        marks = f"gapless:marks:{self._group}:{partition.topic}:{partition.partition}:{stream}"
+        return marks, identity.sequence, ""
 
     @staticmethod
     def _asked(ask: Callable[[], Any]) -> Any:
