@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from gapless.client.producing.asking import count_partitions
 from gapless.client.producing.receipts import Receipt
-from gapless.errors import GaplessError, UsageError
+from gapless.errors import GaplessError, Unreachable, UsageError
 
 _POLL_S = 0.05
 _STAY_AWAY_S = 0.002
@@ -121,7 +121,12 @@ class Poller:
 
     def count_partitions(self, topic: str, timeout_s: float) -> int:
         """Ask the cluster."""
-        return count_partitions(self.producer, self._properties["bootstrap.servers"], topic, timeout_s)
+        try:
+            return count_partitions(self.producer, self._properties["bootstrap.servers"], topic, timeout_s)
+        except Unreachable as away:
+            if self.problem is None:
+                raise
+            raise Unreachable(f"{away} ({self.problem})") from away
 
     # ------------------------------------------------------------------------------------ its thread
 
