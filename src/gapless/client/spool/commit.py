@@ -177,11 +177,18 @@ class GroupCommit:
             if leads:
                 self._commit(group)
                 self._leave_the_rest()
-            if not group.wait(timeout):
+            if timeout is None:
+                group.wait()
+            elif not self._wait_settled(group, timeout):
                 return False
             if group.failure is not None:
                 raise group.failure
         return True
+
+    def _wait_settled(self, group: Group, timeout: float) -> bool:
+        # Not at the group's door: an interrupt after a timed passage would leave it shut for the others.
+        with self._lock:
+            return self._changed.wait_for(lambda: group.is_settled, timeout)
 
     def _leave_the_rest(self) -> None:
         """What came meanwhile is the writer's."""
