@@ -239,6 +239,7 @@ class GroupCommit:
     def _give_up_sent(self) -> bool:
         """Delete a segment that is only kept, or have it done soon; whether there is one."""
         segments = self._segments
+        segments.note_sent(self.sent)  # the last one may have ended since
         if self._delete_sent(before_s=None):
             return True
         if len(segments.all) == 1 and self.sent >= self.stored > segments.first:
