@@ -53,8 +53,7 @@ class Intervals:
         return bisect_right(self._bounds, number) & 1 == 1
 
     def __iter__(self) -> Iterator[Run]:
-        bounds = self._bounds
-        return (Run(bounds[at], bounds[at + 1] - 1) for at in range(0, len(bounds), 2))
+        return (Run(first, end - 1) for first, end in zip(self._bounds[::2], self._bounds[1::2], strict=True))
 
     def __len__(self) -> int:
         """How many intervals there are."""
