@@ -270,3 +270,48 @@ def test_records_that_cannot_be_read_are_passed_over() -> None:
     assert known(world) is not None
     assert transactor.write("t", b"a") == 0
     assert transactor.commit() == 0
+
+
+def keep_from_writing(world: World, *, too_few_in_sync: bool) -> None:
+    """Whether transactions' own records are refused, as while others have left the in-sync set."""
+    for name, partition in world.node.partitions.items():
+        if name[0] == "__transaction_state":
+            partition.isr = () if too_few_in_sync else (world.node.node_id,)
+
+
+def test_an_end_that_cannot_be_put_on_record_is_tried_again() -> None:
+    """Too few were in sync just then: the transaction stayed half ended until another coordinator came."""
+    world = strict_world()
+    transactor = Transactor(world, newer=True)
+    transactor.init()
+    transactor.write("t", b"a")
+    world.hold_flushes = True
+    request = world.send(ApiKey.END_TXN, 5, transactor.end_request(commit=True))
+    flush_one(world)
+    assert transactor.ended(request) == 0
+    keep_from_writing(world, too_few_in_sync=True)
+    world.hold_flushes = False
+    world.finish_flushes()
+    world.advance(1000)
+    assert state_of(world) is State.PREPARE_COMMIT
+    keep_from_writing(world, too_few_in_sync=False)
+    world.advance(200)
+    assert state_of(world) is State.COMPLETE_COMMIT
+    transactor.write("t", b"b")
+    assert transactor.commit() == 0
+    assert read(world, "t") == [b"a", b"b"]
+
+
+def test_a_slow_transaction_is_aborted_though_that_cannot_be_put_on_record_at_first() -> None:
+    """Its first record would keep readers of committed records waiting for ever."""
+    world = make_world()
+    transactor = Transactor(world, newer=True, timeout_ms=5000)
+    transactor.init()
+    transactor.write("t", b"a")
+    keep_from_writing(world, too_few_in_sync=True)
+    world.advance(6000)
+    assert state_of(world) is State.ONGOING
+    keep_from_writing(world, too_few_in_sync=False)
+    world.advance(200)
+    assert state_of(world) is State.COMPLETE_ABORT
+    assert read(world, "t") == []

@@ -80,10 +80,11 @@ class Completion:
         return self._transactions.completions.get(self._prepared.transactional_id) is self
 
     def _finish(self) -> None:
-        """Put on record that all is done. If that fails, the next coordinator sends the markers once more."""
-        del self._transactions.completions[self._prepared.transactional_id]
+        """Put on record that all is done; try again while that cannot be written, as with too few in sync."""
         current = self._transactions.transactions[self._prepared.transactional_id]
         try:
             self._transactions.write(complete(current, self._node.now_ms))
         except CoordinatorError:
-            self._node.touch(self._transactions.shard.partition)
+            self._node.timers.at(self._node.now_ms + RETRY_MS, self._send)
+        else:
+            del self._transactions.completions[self._prepared.transactional_id]

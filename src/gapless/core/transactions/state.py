@@ -159,9 +159,8 @@ class TransactionsState:
             return
         try:
             self.write(rules.fence(transaction, new_id, self.node.now_ms))
-        except CoordinatorError:
-            # The disk fails: nothing is served here until a restart, which finds the transaction open.
-            self.node.touch(self.shard.partition)
+        except CoordinatorError:  # too few are in sync, or the disk fails until another leads
+            self._time_out_at(self.node.now_ms + RETRY_MS, transactional_id)
 
     # ------------------------------------------------------------------------------------------ forgetting
 
