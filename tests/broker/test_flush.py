@@ -6,7 +6,7 @@ import threading
 
 from tests.broker.conftest import BrokerMaker
 from tests.broker.process import Broker, wait_until
-from tests.broker.raw import RawClient, batch_of
+from tests.broker.raw import ProduceResponse, RawClient, batch_of, frame_of, produce_request
 from tests.broker.test_connections import create_topic
 
 PRODUCERS = 12
@@ -49,9 +49,10 @@ def test_a_flush_by_number_does_not_cancel_the_next_one_by_time(start_broker: Br
         before = flushes(broker)
         client.produce("both", batch_of(b"begins to wait"))
         client.produce("both", batch_of(b"two", b"three"))
-        wait_until(lambda: flushes(broker) == before + 1, "three are flushed")
+        wait_until(lambda: flushes(broker) > before, "three are flushed")
+        before = flushes(broker)
         client.produce("both", batch_of(b"begins to wait anew"))
-        wait_until(lambda: flushes(broker) == before + 2, "time is up")
+        wait_until(lambda: flushes(broker) > before, "time is up")
 
 
 def test_one_flush_serves_all_who_wait(start_broker: BrokerMaker) -> None:
@@ -64,9 +65,12 @@ def test_one_flush_serves_all_who_wait(start_broker: BrokerMaker) -> None:
 
     def produce(client: RawClient) -> None:
         try:
+            frame = frame_of(produce_request("strict", batch_of(b"record")), 9)
             together.wait()
+            client.send(frame * EACH)  # they wait together, however slow this machine is to ask
             for _ in range(EACH):
-                assert client.produce("strict", batch_of(b"record")).error_code == 0
+                reply = client.receive_message(ProduceResponse, 9).responses[0]
+                assert reply.partition_responses[0].error_code == 0
         except BaseException as problem:
             problems.append(problem)
 
