@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ClusterMetadata
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import ClusterMetadata
 
 from gapless.client.producing.ledger import connection_properties
 from gapless.errors import Unreachable, UsageError
 
 _AGAIN_S = 0.05
+_FOR_EVER = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION)
 _APPEARS_S = 5.0
 """How long a topic may take to appear that the cluster makes when it is first asked for."""
 
@@ -34,21 +36,25 @@ def count_partitions(client: Client, bootstrap: str, topic: str, timeout_s: floa
             raise Unreachable(f"{bootstrap} does not answer: {error.args[0].str()}") from error
         if found.error is None and found.partitions:
             return len(found.partitions)
-        if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            raise UsageError(f"this user may not write to {topic}: {found.error.str()}")
+        if found.error is not None and found.error.code() in _FOR_EVER:
+            raise UsageError(f"nothing can be sent to {topic}: {found.error.str()}")
         if time.monotonic() > began + min(timeout_s, _APPEARS_S):
             raise UsageError(f"there is no topic {topic}: create it first")
         time.sleep(_AGAIN_S)
 
 
 class Asking:
-    """Asks with a client of its own, made when it is first needed."""
+    """Asks with a client of its own, made when it is first needed.
+
+    A producer, since for others clusters do not make topics that are missing.
+    """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self._properties = connection_properties(properties)
-        self._client: AdminClient | None = None
+        self._properties.setdefault("logger", logging.getLogger("gapless.client.librdkafka"))
+        self._client: Producer | None = None
 
     def count_partitions(self, topic: str, timeout_s: float) -> int:
         if self._client is None:
-            self._client = AdminClient(dict(self._properties))
+            self._client = Producer(dict(self._properties))
         return count_partitions(self._client, self._properties["bootstrap.servers"], topic, timeout_s)

@@ -71,11 +71,12 @@ class BufferFull(GaplessError):
 class Lane(Stream):
     """A stream that this producer gives sequences to."""
 
-    __slots__ = ("acked", "made_by", "next", "sealed", "sender")
+    __slots__ = ("acked", "made_by", "next", "sealed", "sender", "tell")
 
     def __init__(self, sender: DirectSender, topic: str, partition: int) -> None:
         super().__init__(sender.source, sender.incarnation, topic, partition)
         self.sender = sender
+        self.tell = sender.poller.settled
         self.made_by = (SOURCE_HEADER, source_header(sender.source, sender.incarnation))
         self.next = 0
         self.sealed = 0
@@ -106,8 +107,11 @@ class DirectReceipt(Receipt):
         self.headers = headers
         self.timestamp_ms = timestamp_ms
 
-    def reported(self, error: KafkaError | None, message: Message) -> None:
-        """By librdkafka. Only one thread at a time is here."""
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        """By librdkafka, when it knows. Only one thread at a time is here.
+
+        The receipt itself is the callback: a method of it would be one more object for each record.
+        """
         lane = self.stream
         if error is not None:
             lane.sender.failed(self, error, message)
@@ -120,7 +124,7 @@ class DirectReceipt(Receipt):
         if self._waiters is not None:
             self._wake()
         if self.on_delivery is not None:
-            lane.sender.tell(self)
+            lane.tell(self)
 
 
 class Failed(NamedTuple):
@@ -149,7 +153,6 @@ class DirectSender:
         self._promised = Promised(self.source)
         self.poller = Poller(settings.librdkafka(), f"poll-{self.source}", self._chore)
         self._produce = self.poller.producer.produce
-        self.tell = self.poller.settled
         self._fallback: _Fallback | None = None
         if spool is not None:
             settling = DrainSettling(spool, self.poller)
@@ -220,7 +223,7 @@ class DirectSender:
                         value,
                         key,
                         partition,
-                        receipt.reported,
+                        receipt,
                         None,
                         timestamp_ms or 0,
                         identity if headers is None else [*identity, *headers],
@@ -389,7 +392,7 @@ class DirectSender:
             value,
             key,
             lane.partition,
-            receipt.reported,
+            receipt,
             None,
             receipt.timestamp_ms or 0,
             [*identity, *(receipt.headers or ())],

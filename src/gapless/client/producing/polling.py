@@ -124,6 +124,7 @@ class Poller:
         try:
             return count_partitions(self.producer, self._properties["bootstrap.servers"], topic, timeout_s)
         except Unreachable as away:
+            self.serve(_POLL_S)  # it may be about to tell why
             if self.problem is None:
                 raise
             raise Unreachable(f"{away} ({self.problem})") from away
@@ -145,7 +146,7 @@ class Poller:
         while callbacks:
             receipt = callbacks.popleft()
             try:
-                receipt.call_back()
+                receipt.on_delivery(receipt.error, receipt)  # type: ignore[misc]  # or it were not here
             except Exception:
                 self.callback_errors += 1
                 if self.callback_errors == 1:
@@ -160,7 +161,8 @@ class Poller:
             raise UsageError(f"librdkafka refuses the settings: {error}") from error
 
     def _noticed(self, error: KafkaError) -> None:
-        self.problem = error.str()
+        if self.problem is None or error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says less
+            self.problem = error.str()
         if error.fatal() or error.code() == KafkaError._FATAL:
             self.fatal = True
         if self._users_error_cb is not None:

@@ -90,13 +90,8 @@ class Receipt:
     @property
     def error(self) -> GaplessError | None:
         """Why the record did not arrive; None if it did, or may yet."""
-        return None if isinstance(self._outcome, bool) else self._outcome
-
-    def call_back(self) -> None:
-        """Tell `on_delivery`, if there is one. For the sender, once, when the receipt is settled."""
-        if self.on_delivery is not None:
-            outcome = self._outcome
-            self.on_delivery(None if outcome is True else self.error, self)
+        outcome = self._outcome
+        return None if outcome is True or outcome is False else outcome
 
     def settle(self, error: GaplessError | None) -> None:
         """Tell all who wait. For the sender; it calls `on_delivery` by itself, on its own thread.
