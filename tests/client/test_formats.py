@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapless.client import formats
@@ -83,6 +83,7 @@ def test_the_names_are_those_of_the_code() -> None:
     assert f"partition {formats.POSITION_PARTITION} of the ledger" in TEXT
 
 
+@settings(deadline=None)
 @given(
     st.from_regex(r"[A-Za-z0-9._-]{1,150}", fullmatch=True),
     st.binary(min_size=8, max_size=8),

@@ -38,7 +38,7 @@ def new_sender(
     kafka: Kafka, folder: Path, source: str, properties: dict[str, Any] | None = None, **options: Any
 ) -> TransactionalSender:
     """A sender that is not started yet."""
-    options = {"transaction_ms": 20, **options}
+    options = {"transaction_ms": 20, "start_wait_s": 20.0, **options}
     return TransactionalSender(
         Spool(folder, source), source, properties_of(kafka, **(properties or {})), **options
     )
@@ -54,7 +54,7 @@ def sending(
         sender.start()
         yield sender
     finally:
-        sender.close(5.0)
+        sender.close(30.0)
 
 
 def send(sender: TransactionalSender, topic: str, numbers: range, partitions: int = 2) -> Any:

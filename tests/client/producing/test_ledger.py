@@ -36,6 +36,7 @@ from tests.client.producing.sending import (
 RECORD = Spooled(7, b"8 bytes.", "orders", 2, 5, 1_700_000_000_000, b"key", b"value", ())
 
 
+@pytest.mark.timeout(240)
 def test_offsets_do_not_expire_while_their_producer_is_idle(idle: Idle) -> None:
     """offsets.retention.minutes=1: a group that nobody keeps alive is gone, the idle producer's are not."""
     wait_for(idle.has_control_expired, "the control's offset has expired", 100)
@@ -44,10 +45,10 @@ def test_offsets_do_not_expire_while_their_producer_is_idle(idle: Idle) -> None:
     assert position is not None
     assert position.offset == 10
     assert owner_in(idle.kafka, idle.source) is not None
-    send(idle.sender, idle.topic, range(10, 20), 1).wait(20)
+    send(idle.sender, idle.topic, range(10, 20), 1).wait(30)
     assert idle.sender.close(10) == 0
     with sending(idle.kafka, idle.folder, idle.source) as again:
-        send(again, idle.topic, range(20, 30), 1).wait(20)
+        send(again, idle.topic, range(20, 30), 1).wait(30)
     assert len(check_sent(idle.kafka, idle.folder, idle.source)) == 30
 
 
@@ -56,7 +57,7 @@ def test_an_idle_producer_commits_its_registers_again(kafka: Kafka, tmp_path: Pa
     topic = new_topic(kafka)
     source = f"{topic}-alive"
     with sending(kafka, tmp_path, source, keep_alive_s=0.3) as sender:
-        send(sender, topic, range(10), 1).wait(20)
+        send(sender, topic, range(10), 1).wait(30)
         group = position_group(source, sender.incarnation)
         wait_for(lambda: _delete(kafka, group), "the group can be deleted")
         wait_for(lambda: position_in(kafka, source, sender.incarnation), "it is there again")
@@ -67,7 +68,7 @@ def test_an_idle_producer_commits_its_registers_again(kafka: Kafka, tmp_path: Pa
 
 
 def _delete(kafka: Kafka, group: str) -> bool:
-    kafka.admin.delete_consumer_groups([group])[group].result(10)
+    kafka.admin.delete_consumer_groups([group])[group].result(30)
     return True
 
 
@@ -75,12 +76,12 @@ def test_seals_come_at_intervals_on_close_and_after_a_restart(kafka: Kafka, tmp_
     topic = new_topic(kafka, 2)
     source = f"{topic}-seals"
     with sending(kafka, tmp_path, source, seal_every_s=0.2) as sender:
-        send(sender, topic, range(10)).wait(20)
+        send(sender, topic, range(10)).wait(30)
         wait_for(
             lambda: seals_of_source(kafka, source), "a seal at its interval, though nothing more is sent"
         )
     with sending(kafka, tmp_path, source, seal_every_s=60) as sender:
-        send(sender, topic, range(10, 30)).wait(20)
+        send(sender, topic, range(10, 30)).wait(30)
     seals = seals_of_source(kafka, source)
     reasons = [seal.reason for seal in seals]
     assert reasons[0] == "interval"
@@ -95,7 +96,7 @@ def test_seals_can_be_left_out(embedded: Kafka, tmp_path: Path) -> None:
     source = f"{topic}-unsealed"
     for start in (0, 10):
         with sending(embedded, tmp_path, source, seal_every_s=0) as sender:
-            send(sender, topic, range(start, start + 10), 1).wait(20)
+            send(sender, topic, range(start, start + 10), 1).wait(30)
     assert seals_of_source(embedded, source) == []
 
 
@@ -103,7 +104,7 @@ def test_the_ledger_is_kept_for_ever(kafka: Kafka) -> None:
     Ledger(properties_of(kafka)).ensure_topic()
     resource = ConfigResource(ConfigResource.Type.TOPIC, LEDGER_TOPIC)
     wait_for(
-        lambda: kafka.admin.describe_configs([resource])[resource].result(10)["retention.ms"].value == "-1",
+        lambda: kafka.admin.describe_configs([resource])[resource].result(30)["retention.ms"].value == "-1",
         "the ledger is kept",
     )
     Ledger(properties_of(kafka)).ensure_topic()  # twice is harmless

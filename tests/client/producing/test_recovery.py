@@ -79,21 +79,21 @@ def test_a_position_that_is_gone_is_an_error_and_is_found_again_in_the_topics(
     topic = new_topic(kafka, 2)
     source = f"{topic}-lost-{lost}"
     with forgetful(monkeypatch), sending(kafka, tmp_path, source) as sender:
-        send(sender, topic, range(300)).wait(20)
+        send(sender, topic, range(300)).wait(30)
     spool_up(tmp_path, source, topic, range(300, 350))
     incarnation = incarnation_of(tmp_path, source)
     if lost == "offsets":
         group = position_group(source, incarnation)
-        kafka.admin.delete_consumer_groups([group])[group].result(10)
+        kafka.admin.delete_consumer_groups([group])[group].result(30)
     else:
-        kafka.admin.delete_topics([LEDGER_TOPIC])[LEDGER_TOPIC].result(10)
+        kafka.admin.delete_topics([LEDGER_TOPIC])[LEDGER_TOPIC].result(30)
     check_refused(kafka, tmp_path, source, topic)
     assert recovered(kafka, tmp_path, source) == Recovered(300, None, 300, 50)
     position = position_in(kafka, source, incarnation)
     assert position is not None
     assert position.offset == 300
     with sending(kafka, tmp_path, source) as sender:
-        send(sender, topic, range(350, 360)).wait(20)
+        send(sender, topic, range(350, 360)).wait(30)
     assert len(check_sent(kafka, tmp_path, source)) == 360
 
 
@@ -102,7 +102,7 @@ def test_a_position_that_went_back_is_an_error_too(embedded: Kafka, tmp_path: Pa
     topic = new_topic(embedded)
     source = f"{topic}-went-back"
     with sending(embedded, tmp_path, source) as sender:
-        send(sender, topic, range(50), 1).wait(20)
+        send(sender, topic, range(50), 1).wait(30)
         group = position_group(source, sender.incarnation)
     meddler = Consumer(properties_of(embedded, **{"group.id": group}))
     meddler.commit(offsets=[register(20, "somebody")], asynchronous=False)
@@ -110,7 +110,7 @@ def test_a_position_that_went_back_is_an_error_too(embedded: Kafka, tmp_path: Pa
     check_refused(embedded, tmp_path, source, topic)
     assert recovered(embedded, tmp_path, source) == Recovered(50, 20, 50, 0)
     with sending(embedded, tmp_path, source) as sender:
-        send(sender, topic, range(50, 60), 1).wait(20)
+        send(sender, topic, range(50, 60), 1).wait(30)
     check_sent(embedded, tmp_path, source)
 
 
@@ -128,10 +128,10 @@ def test_what_a_dead_process_did_not_commit_proves_nothing(kafka: Kafka, tmp_pat
         in_spool = spool.stored
         recover(spool, source, properties_of(kafka))  # decides what the dead process left open
     assert len(read_all(kafka, topic, committed=False)) > 50
-    kafka.admin.delete_consumer_groups([group])[group].result(10)
+    kafka.admin.delete_consumer_groups([group])[group].result(30)
     assert recovered(kafka, folder, source) == Recovered(50, None, 50, in_spool - 50)
     with sending(kafka, folder, source) as sender:
-        assert sender.flush(20) == 0
+        assert sender.flush(30) == 0
     check_sent(kafka, folder, source)
 
 
@@ -141,14 +141,14 @@ def test_seals_prove_what_retention_has_taken(
     topic = new_topic(embedded)
     source = f"{topic}-expired"
     with forgetful(monkeypatch), sending(embedded, tmp_path, source) as sender:
-        send(sender, topic, range(100), 1).wait(20)
+        send(sender, topic, range(100), 1).wait(30)
         group = position_group(source, sender.incarnation)
     taken = TopicPartition(topic, 0, embedded.cluster.high_watermark(topic, 0) or 0)
-    embedded.admin.delete_records([taken])[taken].result(10)
-    embedded.admin.delete_consumer_groups([group])[group].result(10)
+    embedded.admin.delete_records([taken])[taken].result(30)
+    embedded.admin.delete_consumer_groups([group])[group].result(30)
     assert recovered(embedded, tmp_path, source) == Recovered(100, None, 100, 0)
     with sending(embedded, tmp_path, source) as sender:
-        send(sender, topic, range(100, 110), 1).wait(20)
+        send(sender, topic, range(100, 110), 1).wait(30)
     assert values(read_all(embedded, topic)) == {(topic, 0): list(range(100, 110))}
 
 
@@ -159,11 +159,11 @@ def test_records_are_found_behind_many_of_others(
     topic = new_topic(embedded)
     source = f"{topic}-behind"
     with forgetful(monkeypatch), sending(embedded, tmp_path / "ours", source, seal_every_s=0) as sender:
-        send(sender, topic, range(7), 1).wait(20)
+        send(sender, topic, range(7), 1).wait(30)
         group = position_group(source, sender.incarnation)
     with sending(embedded, tmp_path / "others", f"{source}-other") as sender:
-        send(sender, topic, range(100, 400), 1).wait(20)
-    embedded.admin.delete_consumer_groups([group])[group].result(10)
+        send(sender, topic, range(100, 400), 1).wait(30)
+    embedded.admin.delete_consumer_groups([group])[group].result(30)
     assert recovered(embedded, tmp_path / "ours", source) == Recovered(7, None, 7, 0)
 
 
@@ -173,7 +173,7 @@ def test_recovering_a_spool_that_was_never_used_begins_it(embedded: Kafka, tmp_p
     spool_up(tmp_path, source, topic, range(10), 1)
     assert recovered(embedded, tmp_path, source) == Recovered(0, None, 0, 10)
     with sending(embedded, tmp_path, source) as sender:
-        assert sender.flush(20) == 0
+        assert sender.flush(30) == 0
     check_sent(embedded, tmp_path, source)
 
 
@@ -182,10 +182,10 @@ def test_an_old_copy_of_a_spool_is_refused(kafka: Kafka, tmp_path: Path) -> None
     topic = new_topic(kafka)
     source = f"{topic}-restored"
     with sending(kafka, tmp_path / "spool", source) as sender:
-        send(sender, topic, range(20), 1).wait(20)
+        send(sender, topic, range(20), 1).wait(30)
     shutil.copytree(tmp_path / "spool", tmp_path / "backup")
     with sending(kafka, tmp_path / "spool", source) as sender:
-        send(sender, topic, range(20, 40), 1).wait(20)
+        send(sender, topic, range(20, 40), 1).wait(30)
     with pytest.raises(SpoolRestored, match="old copy"):
         new_sender(kafka, tmp_path / "backup", source).start()
     with pytest.raises(SpoolRestored, match="old copy"):
@@ -198,15 +198,15 @@ def test_an_old_copy_that_has_grown_past_the_position_is_refused(embedded: Kafka
     topic = new_topic(embedded)
     source = f"{topic}-grown"
     with sending(embedded, tmp_path / "spool", source) as sender:
-        send(sender, topic, range(20), 1).wait(20)
+        send(sender, topic, range(20), 1).wait(30)
     shutil.copytree(tmp_path / "spool", tmp_path / "backup")
     with sending(embedded, tmp_path / "spool", source) as sender:
-        send(sender, topic, range(20, 40), 1).wait(20)
+        send(sender, topic, range(20, 40), 1).wait(30)
     spool_up(tmp_path / "backup", source, topic, range(1000, 1050), 1)
     with pytest.raises(SpoolRestored, match="not the one that was sent"):
         new_sender(embedded, tmp_path / "backup", source).start()
     with sending(embedded, tmp_path / "spool", source) as sender:
-        send(sender, topic, range(40, 50), 1).wait(20)
+        send(sender, topic, range(40, 50), 1).wait(30)
     check_sent(embedded, tmp_path / "spool", source)
 
 
@@ -214,11 +214,11 @@ def test_recovering_leaves_the_owner_to_the_next_producer(embedded: Kafka, tmp_p
     topic = new_topic(embedded)
     source = f"{topic}-owner"
     with sending(embedded, tmp_path, source) as sender:
-        send(sender, topic, range(5), 1).wait(20)
+        send(sender, topic, range(5), 1).wait(30)
     before = owner_in(embedded, source)
     recovered(embedded, tmp_path, source)
     assert owner_in(embedded, source) == before
     with sending(embedded, tmp_path, source) as sender:
-        send(sender, topic, range(5, 10), 1).wait(20)
+        send(sender, topic, range(5, 10), 1).wait(30)
         assert owner_in(embedded, source) != before
     check_sent(embedded, tmp_path, source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapless.client.formats import Interval, Seal
@@ -65,6 +65,7 @@ def test_seals_stay_small_and_add_up() -> None:
     assert Acknowledged().take_seals("me", INCARNATION, "close") == []
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 60), st.integers(0, 8)), max_size=60))
 def test_any_order_and_any_overlap_give_each_sequence_once(runs: list[tuple[int, int, int]]) -> None:
     acknowledged = Acknowledged()

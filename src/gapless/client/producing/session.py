@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from gapless.client.formats import (
     LEDGER_TOPIC,
@@ -29,6 +29,7 @@ SLICE_S = 1.0
 _FULL_QUEUE_S = 0.01
 TRANSACTION_TIMEOUT_MS = 60_000
 """librdkafka's default of transaction.timeout.ms. A record is tried for as long, then anew."""
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _DELIVERY_TIMEOUTS = ("delivery.timeout.ms", "message.timeout.ms")
 
 
@@ -49,7 +50,8 @@ class Session:
         self._wanted = wanted
         self._patience_s = patience_s
         self._made_by: dict[bytes, tuple[str, bytes]] = {}
-        self._producer = _new_producer(properties, source)
+        self._cause: KafkaError | None = None
+        self._producer = _new_producer(properties, source, self._note_failed)
 
     def init(self) -> None:
         """Fence every earlier session of this source; return when all its transactions are decided."""
@@ -88,9 +90,10 @@ class Session:
         self._insist(self._producer.commit_transaction)
 
     def discard(self) -> None:
-        """Forget everything that is under way; nothing is waited for."""
+        """Forget everything that is under way; nothing is waited for. The session is of no use afterwards."""
         self._producer.purge(blocking=False)
         self._producer.poll(0)
+        del self._producer  # it holds us by its callback: now it goes at once, with its threads
 
     def _insist(self, call: Callable[[float], object]) -> None:
         """Call again as long as librdkafka says that it may be, for as long as our patience lasts."""
@@ -103,8 +106,17 @@ class Session:
                 return
             except KafkaException as error:
                 if not error.args[0].retriable() or time.monotonic() >= give_up_at:
+                    self._producer.poll(0)
+                    if self._cause is not None:  # librdkafka may only say that its state is erroneous
+                        raise KafkaException(self._cause) from error
                     raise
             self._producer.poll(0)
+
+    def _note_failed(self, error: KafkaError | None, message: Message) -> None:
+        """A record was refused: the transaction cannot be committed, and this is why."""
+        if error is not None and self._cause is None and error.code() not in _PURGED:
+            where = f"{message.topic()}-{message.partition()}"
+            self._cause = KafkaError(error.code(), f"{where} does not take a record: {error.str()}")
 
     def _produce_slowly(
         self,
@@ -131,7 +143,9 @@ class Session:
         return self._made_by[incarnation]
 
 
-def _new_producer(properties: Mapping[str, Any], source: str) -> Producer:
+def _new_producer(
+    properties: Mapping[str, Any], source: str, note_failed: Callable[[KafkaError | None, Message], None]
+) -> Producer:
     given = {name: value for name, value in properties.items() if name not in _DELIVERY_TIMEOUTS}
     timeout_ms = int(given.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
     try:
@@ -143,6 +157,7 @@ def _new_producer(properties: Mapping[str, Any], source: str) -> Producer:
                 "transactional.id": source,
                 # Only failures are told one by one; that the others arrived is what the commit says.
                 "delivery.report.only.error": True,
+                "on_delivery": note_failed,
             }
         )
     except KafkaException as error:
