@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -51,7 +50,7 @@ class Asking:
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self._properties = connection_properties(properties)
-        self._properties.setdefault("logger", logging.getLogger("gapless.client.librdkafka"))
+        self._properties.setdefault("log_level", 0)  # what goes wrong is raised
         self._client: Producer | None = None
 
     def count_partitions(self, topic: str, timeout_s: float) -> int:

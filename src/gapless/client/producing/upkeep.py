@@ -115,7 +115,7 @@ class Sealer:
 
     def _ensure_ledger(self) -> None:
         if not self._ledger_is_there:
-            Ledger(self._connection).ensure_topic()
+            Ledger({"log_level": 0, **self._connection}).ensure_topic()
             self._ledger_is_there = True
 
 
