@@ -242,7 +242,9 @@ class GroupCommit:
         segments.note_sent(self.sent)  # the last one may have ended since
         if self._delete_sent(before_s=None):
             return True
-        if len(segments.all) == 1 and self.sent >= self.stored > segments.first:
+        if len(segments.all) > 1:  # one that began at this very moment: look again
+            return segments.all[0].sent_at_s is None and segments.all[1].first <= self.sent
+        if self.sent >= self.stored > segments.first:
             self._must_roll = True
             self._ring()
             self._changed.wait()
@@ -310,10 +312,11 @@ class GroupCommit:
         return group
 
     def _commit(self, group: Group) -> None:
-        failure = self._write(group)
+        size_bytes, failure = self._write(group)
         with self._lock:
             self._room.written()
             if failure is None:
+                self._segments.grow(size_bytes)
                 self.stored = group.end
                 if self._segments.all[-1].first == group.first:  # one ended: it may have been sent already
                     self._segments.note_sent(self.sent)
@@ -327,19 +330,17 @@ class GroupCommit:
         self._tell_listeners(failure)
         self._is_busy = False
 
-    def _write(self, group: Group) -> SpoolFailed | None:
-        """Why it failed, if it did. Nothing is raised: others wait for this group too."""
+    def _write(self, group: Group) -> tuple[int, SpoolFailed | None]:
+        """How much was written, or why it failed. Nothing is raised: others wait for this group too."""
         try:
-            self._segments.write(group.first, group.rows, self._streams)
+            return self._segments.write(group.first, group.rows, self._streams), None
         except OSError as error:
             reason = error.strerror or str(error)
         except Exception as error:  # noqa: BLE001 - a mistake of ours, or no memory
             _log.exception("the spool %s failed to write", self.path)
             self._segments.abandon_last()
             reason = repr(error)
-        else:
-            return None
-        return SpoolFailed(f"the spool {self.path} could not store {len(group.rows)} records: {reason}")
+        return 0, SpoolFailed(f"the spool {self.path} could not store {len(group.rows)} records: {reason}")
 
     def _take_back(self, failure: SpoolFailed) -> None:
         """As if none of what is not stored had been appended."""

@@ -93,8 +93,11 @@ class Segments:
 
     # Writing
 
-    def write(self, first: int, rows: list[Row], streams: Streams) -> None:
-        """Make a group durable; OSError if that failed, and then it is as if it had never been tried."""
+    def write(self, first: int, rows: list[Row], streams: Streams) -> int:
+        """Make a group durable; its size, which `grow` counts when the spool has noted that it is stored.
+
+        OSError if that failed, and then it is as if it had never been tried.
+        """
         columns = Rows.of(rows)
         last = {streams.by_id[id_]: sequence for id_, sequence in columns.last_sequences().items()}
         if self._fd < 0 or self.all[-1].size_bytes >= self._segment_bytes:
@@ -104,11 +107,15 @@ class Segments:
         body = blocks.encode_body(new, columns, len(last))
         header = blocks.encode_header(self._seed, first, len(rows), body)
         self._write_durably(segment, [header, body])
-        segment.size_bytes += len(header) + len(body)
         for stream, sequence in last.items():
             stream.declared_in = segment.first
             if sequence >= stream.stored_sequence:
                 stream.stored_sequence = sequence + 1
+        return len(header) + len(body)
+
+    def grow(self, size_bytes: int) -> None:
+        """What was written last counts from now on."""
+        self.all[-1].size_bytes += size_bytes
 
     def _write_durably(self, segment: Segment, pieces: list[bytes]) -> None:
         try:
