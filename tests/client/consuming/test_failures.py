@@ -142,7 +142,8 @@ def test_a_store_that_is_away_is_tried_again_and_then_told(embedded: Kafka, tmp_
     assert consumer.counters.handled == 20
 
     Flaky.away = 10
-    consumer = consumer_of(embedded, topic, store=Flaky(str(tmp_path / "b.db")), backoff_ms=1)
+    store = Flaky(str(tmp_path / "b.db"))
+    consumer = consumer_of(embedded, topic, group=f"other-{topic}", store=store, backoff_ms=1)
     with pytest.raises(StoreUnavailable, match="on holiday"):
         consumer.run(lambda record: None)
 

@@ -244,10 +244,7 @@ class Poller:
     def _on_error(self, error: KafkaError) -> None:
         """Called by librdkafka while it polls."""
         self._last_error = error
-        if error.fatal() or error.code() in (
-            KafkaError._AUTHENTICATION,
-            KafkaError.SASL_AUTHENTICATION_FAILED,
-        ):
+        if is_hopeless(error):
             self.fail(translate(KafkaException(error), self._settings))
 
     # Room
