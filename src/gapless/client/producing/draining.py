@@ -25,6 +25,7 @@ CHUNK_RECORDS = 5_000
 CHUNK_BYTES = 4 << 20
 _LOOK_S = 0.2
 _SERVE_S = 0.05
+_ROOM_S = 0.001
 
 _logger = logging.getLogger("gapless.client")
 
@@ -45,7 +46,8 @@ class _Attempt:
     """Some records on their way."""
 
     def __init__(self, count: int) -> None:
-        self.open = count
+        self._open = count
+        self.ended = threading.Event()
         self.failed: list[Spooled] = []
         self.why: KafkaError | None = None
 
@@ -56,7 +58,9 @@ class _Attempt:
         if error is not None:
             self.why = error
             self.failed.append(record)
-        self.open -= 1
+        self._open -= 1
+        if not self._open:
+            self.ended.set()
 
 
 class Drain:
@@ -136,14 +140,14 @@ class Drain:
         for record in records:
             if not self._produce(record, attempt):
                 return None
-        while attempt.open:
+        while not attempt.ended.wait(_SERVE_S):
             if self._stopping.is_set():
                 return None
             if self._poller.producer is not producer:  # it was renewed, and may never tell of some of them
                 attempt.failed = records
                 return attempt
             # Not left to the poller's own thread: that one may be waiting for room in the spool.
-            self._poller.serve(_SERVE_S)
+            self._poller.serve(0.0)
         return attempt
 
     def _produce(self, record: Spooled, attempt: _Attempt) -> bool:
@@ -162,7 +166,8 @@ class Drain:
                     headers,
                 )
             except BufferError:
-                self._poller.serve(_SERVE_S)
+                self._poller.serve(0.0)
+                self._stopping.wait(_ROOM_S)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError._FATAL:
                     self._poller.fatal = True

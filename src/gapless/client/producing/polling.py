@@ -24,6 +24,7 @@ from gapless.errors import GaplessError, Unreachable, UsageError
 
 _POLL_S = 0.05
 _STAY_AWAY_S = 0.002
+_LOOK_S = 0.01
 
 _logger = logging.getLogger("gapless.client")
 _librdkafka_logger = logging.getLogger("gapless.client.librdkafka")
@@ -86,15 +87,17 @@ class Poller:
 
     def serve(self, timeout_s: float) -> None:
         """Serve reports, waiting for the first; or wait for somebody else to have done so."""
-        if self.polling.acquire(timeout=max(timeout_s, 0)):
+        if self.polling.acquire(blocking=False):
             try:
                 self.producer.poll(timeout_s)
             finally:
                 self.polling.release()
+        elif self.polling.acquire(timeout=max(timeout_s, 0)):
+            self.polling.release()
 
     def flush(self, timeout_s: float) -> None:
         """Let everything go out at once, and serve reports for so long, or until there are none to come."""
-        if self.polling.acquire(timeout=timeout_s):
+        if self.polling.acquire(timeout=min(timeout_s, _LOOK_S)):
             try:
                 self.producer.flush(timeout_s)
             finally:
