@@ -140,10 +140,7 @@ def test_a_handler_that_outlasts_the_handover_is_not_run_beside_itself(
     assert both == []
 
 
-@pytest.mark.parametrize("protocol", ["cooperative", "server-side"])
-def test_with_a_store_every_effect_happens_once_through_rebalances(
-    kafka: Kafka, tmp_path: Path, protocol: str
-) -> None:
+def test_with_a_store_every_effect_happens_once_through_rebalances(kafka: Kafka, tmp_path: Path) -> None:
     path = tmp_path / "effects.db"
     make_table(str(path))
     topic = new_topic(kafka, PARTITIONS)
@@ -156,7 +153,7 @@ def test_with_a_store_every_effect_happens_once_through_rebalances(
     def begin() -> Member:
         store = SqliteStore(str(path))
         return member_of(
-            kafka, topic, protocol, handle, semantics="exactly-once", store=store, batch_records=10
+            kafka, topic, "cooperative", handle, semantics="exactly-once", store=store, batch_records=10
         )
 
     first = begin()
