@@ -313,7 +313,7 @@ class Backlog:
         if took_s > 2 * self._batch_s:
             lane.batch_records = max(1, lane.batch_records // 2)
         elif took_s < self._batch_s / 2 and records == lane.batch_records:
-            lane.batch_records = min(self._batch_records, lane.batch_records * 2)
+            lane.batch_records = min(self._batch_records, lane.batch_records * 4)
 
     def wait_while_ours(self, holding: Holding, timeout_s: float) -> bool:
         """Let time pass; False as soon as the holding is gone or all is stopped."""

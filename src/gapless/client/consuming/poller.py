@@ -47,7 +47,7 @@ _Answer = TypeVar("_Answer")
 
 _FETCH_RECORDS = 5000
 _POLL_S = 0.1
-_FULL_FOR_S = 0.2
+_FULL_FOR_S = 0.5
 """How long to wait for room before pausing: librdkafka forgets what it has prefetched of what is paused."""
 _RETAKE_AFTER_S = 0.5
 _HANDLING_S = 0.01
