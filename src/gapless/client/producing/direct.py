@@ -40,7 +40,7 @@ from gapless.client.semantics import Semantics
 from gapless.client.spool import Spool, Spooled, SpoolError
 from gapless.errors import GaplessError, UsageError
 
-_HELP_MASK = 63
+_HELP_MASK = 255
 _ROOM_S = 0.005
 _SLICE_S = 0.05
 _SEAL_S = 5.0

@@ -23,7 +23,7 @@ from gapless.client.producing.receipts import Receipt
 from gapless.errors import GaplessError, Unreachable, UsageError
 
 _POLL_S = 0.05
-_STAY_AWAY_S = 0.002
+_STAY_AWAY_S = 0.01
 _LOOK_S = 0.01
 
 _logger = logging.getLogger("gapless.client")
