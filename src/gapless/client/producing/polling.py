@@ -145,11 +145,12 @@ class Poller:
                 self.serve(_POLL_S)
 
     def _run_callbacks(self) -> None:
-        callbacks = self._callbacks
+        callbacks, next_one = self._callbacks, self._callbacks.popleft
         while callbacks:
-            receipt = callbacks.popleft()
+            receipt = next_one()
             try:
-                receipt.on_delivery(receipt.error, receipt)  # type: ignore[misc]  # or it were not here
+                error = None if receipt._outcome is True else receipt.error
+                receipt.on_delivery(error, receipt)  # type: ignore[misc]  # or it were not here
             except Exception:
                 self.callback_errors += 1
                 if self.callback_errors == 1:
