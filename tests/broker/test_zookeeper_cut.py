@@ -14,7 +14,7 @@ from gapless.testing.zookeeper import ZooKeeper
 from tests.broker.process import wait_until
 from tests.broker.raw import PATIENCE_S, ClosedByBroker, RawClient, batch_of, produce_request
 from tests.broker.test_cluster_failover import Writer, create, new_leader, read_all
-from tests.broker.test_zookeeper import FarMember, FarMembers
+from tests.broker.test_zookeeper import FarMember, FarMembers, meeting
 
 CUT_OFF = 3
 
@@ -107,6 +107,10 @@ def test_d4_a_broker_that_hears_nothing_of_zookeeper_acknowledges_nothing_that_i
         with cluster[CUT_OFF].connect() as client:
             write_until_unanswered(client, "t")
             writer.wait_for_more()
+            with meeting(cluster.place) as coordination:
+                wait_until(
+                    lambda: coordination.read(0) and coordination.is_dead(CUT_OFF), "its session has ended"
+                )
             relay.heal()
             client.socket.settimeout(PATIENCE_S)
             with pytest.raises(ClosedByBroker):  # what it held was never answered
