@@ -7,9 +7,11 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from gapless.core.records import ProducerIdsReserved
 from gapless.testing.zookeeper import ZooKeeper
 from tests.broker.process import wait_until
 from tests.broker.raw import PATIENCE_S, ClosedByBroker, RawClient, batch_of, produce_request
@@ -28,13 +30,18 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
-        self._is_cut = False
+        self._is_cut = self._misleads = False
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._thread = threading.Thread(target=self._accept)
         self._thread.start()
 
     def cut(self) -> None:
         self._is_cut = True
+
+    def mislead_once(self) -> None:
+        """All connections end, and the next one is taken but never answered."""
+        self._misleads = True
+        self._end_all()
 
     def heal(self) -> None:
         """New connections come through; old ones end."""
@@ -61,6 +68,11 @@ class Relay:
                 client, _ = self._listener.accept()
             except OSError:
                 return  # closed
+            if self._misleads:
+                self._misleads = False
+                with self._lock:
+                    self._open.append(client)
+                continue
             server = socket.create_connection(self._target)
             with self._lock:
                 self._open += [client, server]
@@ -149,3 +161,14 @@ def test_a_broker_that_is_cut_off_for_a_moment_serves_on(cluster: FarMembers, re
         writer.wait_for_more()
         assert cluster[CUT_OFF].running
     assert read_all(cluster, "t", len(writer.acknowledged)) == writer.acknowledged
+
+
+def test_a_connection_that_is_never_answered_does_not_cost_the_session(
+    zookeeper: ZooKeeper, relay: Relay
+) -> None:
+    """As a server that starts may do it: the next try comes while the session still counts."""
+    place = zookeeper.url(uuid4().hex).replace(zookeeper.address, relay.address)
+    with meeting(place, 1) as one:
+        assert one.append(0, [ProducerIdsReserved(1)]) == 1
+        relay.mislead_once()
+        assert one.append(1, [ProducerIdsReserved(2)]) == 2

@@ -36,6 +36,7 @@ log = logging.getLogger("gapless.broker")
 SCHEME = "zookeeper"
 DEFAULT_PORT = 2181
 CONNECT_TIMEOUT_S = 10.0
+TRIES_PER_SESSION = 4
 LOOK_S = 0.2
 """How often whoever waits for ZooKeeper looks whether it shall go on waiting."""
 
@@ -88,7 +89,9 @@ class Session:
         quiet = logging.getLogger("gapless.broker.kazoo")
         quiet.setLevel(logging.CRITICAL)  # what matters is told here, in our words
         client = KazooClient(
-            hosts=self.hosts,
+            # It waits for an answer to a connection for a session's time, shared among all hosts that it is
+            # given: with one alone, an answer that a starting server never gives would cost the session.
+            hosts=",".join([self.hosts] * TRIES_PER_SESSION),
             timeout=self._timeout_s,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5},
             logger=quiet,
