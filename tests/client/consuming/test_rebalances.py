@@ -129,7 +129,7 @@ def test_a_handler_that_outlasts_the_handover_is_not_run_beside_itself(
     first = member_of(embedded, topic, protocol, handle, batch_records=1, workers=2)
     first.consumer._poller._patience_s = 0.2
     wait_for(lambda: at_work[0] == 1 and len(seen) >= 23, "a handler hangs")
-    other = member_of(embedded, topic, protocol, lambda record: None)
+    other = member_of(embedded, topic, protocol, lambda record: seen.add(record[1:3]))
     wait_for(other.consumer.assignment, "the other has a partition")
     other.stop()
     wait_for(lambda: len(first.consumer.assignment()) == 2, "both partitions are back")
