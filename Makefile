@@ -10,10 +10,10 @@ CHECKED := $(wildcard src tests tools benchmarks)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test soak bench lint format lock clean
+.PHONY: help setup demo test soak bench bench-clients lint format lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed jars/spark/.verified jars/kafka/.verified jars/zookeeper/.verified ## make .venv with the gapless command, fetch the jars
 
@@ -24,11 +24,21 @@ test: setup lint ## everything that CI runs: lint, types, tests
 	$(BIN)/python -m pytest
 
 SEED ?= $(shell date +%s)
-soak: $(VENV)/.installed ## ten minutes of random faults against three brokers (SEED=n repeats a run)
+soak: $(VENV)/.installed ## random faults: ten minutes against three brokers (SEED=n repeats them), 200 kills of each client
 	$(BIN)/python -m tests.cluster.soak --seed $(SEED) --minutes 10
+	GAPLESS_KILLS=200 $(BIN)/python -m pytest tests/client/producing/test_crashes.py -k killed_at_random_moments --timeout 1800
+	$(BIN)/python -m pytest tests/client/consuming/test_crashes.py -m soak --timeout 1800
 
-bench: setup ## this broker and Apache Kafka in the same run
+bench: setup ## this broker and Apache Kafka in the same run, then the clients
 	$(BIN)/python -m benchmarks
+	$(MAKE) bench-clients
+
+RESULTS := benchmarks/results
+bench-clients: setup ## spool, producer, consumer and marks, each against doing it by hand
+	$(BIN)/python -m benchmarks.scenarios.spool --out $(RESULTS)/spool.json
+	$(BIN)/python -m benchmarks.scenarios.client_producer --out $(RESULTS)/client_producer.json
+	$(BIN)/python -m benchmarks.scenarios.client_consumer --out $(RESULTS)/client_consumer.json
+	$(BIN)/python -m benchmarks.scenarios.marks --out $(RESULTS)/marks.json
 
 lint: $(VENV)/.installed ## ruff and strict mypy
 	$(BIN)/ruff check $(CHECKED)
