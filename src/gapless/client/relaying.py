@@ -325,6 +325,7 @@ def _settle(bootstrap: str, **given: Any) -> Settings:
         queue_records=1,
         queue_bytes=1,
         commit_every_ms=0,
+        store_timeout_s=0,
         close_timeout_s=0,
         **given,
     )

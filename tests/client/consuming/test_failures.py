@@ -143,7 +143,7 @@ def test_a_store_that_is_away_is_tried_again_and_then_told(embedded: Kafka, tmp_
 
     Flaky.away = 10
     store = Flaky(str(tmp_path / "b.db"))
-    consumer = consumer_of(embedded, topic, group=f"other-{topic}", store=store, backoff_ms=1)
+    consumer = consumer_of(embedded, topic, group=f"other-{topic}", store=store, store_timeout_s=0.5)
     with pytest.raises(StoreUnavailable, match="on holiday"):
         consumer.run(lambda record: None)
 

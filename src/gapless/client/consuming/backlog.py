@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from gapless.client.consuming.outages import Outage
 from gapless.client.consuming.tracker import OffsetTracker
 from gapless.client.records import Record, TopicPartition
 
@@ -41,6 +42,7 @@ class Holding:
         "gone",
         "lanes",
         "moved",
+        "outage",
         "partition",
         "paused",
         "queued_bytes",
@@ -68,6 +70,7 @@ class Holding:
         self.waiting = False
         """Nothing may be fetched yet: what came before is still at work, or another consumer was faster."""
         self.resume_at = 0.0
+        self.outage = Outage(partition)
         self.target: int | None = None
         """Where to go on after waiting, if the user has chosen."""
 

@@ -64,6 +64,7 @@ class Consumer:
         queue_bytes: int = 16 * 1024 * 1024,
         commit_every_ms: float = 500,
         connect_timeout_s: float = 30,
+        store_timeout_s: float = 60,
         close_timeout_s: float = 30,
         properties: Mapping[str, Any] | None = None,
     ) -> None:
@@ -76,6 +77,7 @@ class Consumer:
         :param batch_records: at most so many records in one transaction of the store, and at most about
             `batch_ms` of work
         :param queue_records: per partition, fetched and waiting for a worker; also at most `queue_bytes`
+        :param store_timeout_s: for a store that is away to come back; then `run` raises StoreUnavailable
         :param properties: librdkafka's, under its names
         """
         self._settings = settle(
@@ -96,6 +98,7 @@ class Consumer:
             queue_bytes=queue_bytes,
             commit_every_ms=commit_every_ms,
             connect_timeout_s=connect_timeout_s,
+            store_timeout_s=store_timeout_s,
             close_timeout_s=close_timeout_s,
             properties=properties,
         )

@@ -20,17 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-)
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as LibraryPartition
 
 from gapless.client.consuming.backlog import Backlog, Holding
+from gapless.client.consuming.outages import PAUSE_S
 from gapless.client.consuming.settings import Settings
 from gapless.client.consuming.starting import (
     check_offset,
@@ -40,6 +34,7 @@ from gapless.client.consuming.starting import (
     translate,
 )
 from gapless.client.records import Record, TopicPartition
+from gapless.client.stores.port import StoreUnavailable
 from gapless.errors import UsageError
 
 _log = logging.getLogger(__name__)
@@ -339,20 +334,24 @@ class Poller:
 
     def hold(self, partitions: list[LibraryPartition], *, incremental: bool) -> None:
         """Begin with these partitions, where the store (else their offset, else the group) says."""
-        waiting = []
+        waiting, away, start = list[LibraryPartition](), False, None
         for each in partitions:
-            partition = _ours(each)
-            if self._backlog.is_leaving(partition):
+            partition, told = _ours(each), each.offset if each.offset >= 0 else None
+            try:
+                # A store that is away is not asked for every partition: each question may take its time.
+                if not (wait := away or self._backlog.is_leaving(partition)):
+                    start = self._begin(partition)
+            except StoreUnavailable:
+                wait = away = True
+            if wait:
                 holding = self._backlog.add(partition, None)
                 holding.waiting = holding.paused = True
-                holding.target = each.offset if each.offset >= 0 else None
+                holding.target = told
                 waiting.append(each)
             else:
-                start = self._begin(partition)
-                if each.offset < 0 and start is not None:
-                    each.offset = start
-                holding = self._backlog.add(partition, each.offset if each.offset >= 0 else None)
-                holding.moved = start is not None
+                if told is None and start is not None:
+                    each.offset = told = start
+                self._backlog.add(partition, told).moved = start is not None
         if incremental:
             self.consumer.incremental_assign(partitions)
         else:
@@ -430,7 +429,13 @@ class Poller:
                 and not self._backlog.is_leaving(holding.partition)
             ):
                 self._bury()
-                start = self._begin(holding.partition)
+                try:
+                    start = self._begin(holding.partition)
+                except StoreUnavailable as error:
+                    holding.outage.refused(error, self._settings.store_timeout_s)
+                    holding.resume_at = time.monotonic() + PAUSE_S
+                    return
+                holding.outage.over()
                 self._resume_at(holding, start if holding.target is None else holding.target)
 
     def _resume_at(self, holding: Holding, offset: int | None) -> None:

@@ -12,10 +12,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from gapless.client.consuming.backlog import Backlog, Holding, Work
 from gapless.client.consuming.failures import DeadLetterWriter, ProcessingFailed
+from gapless.client.consuming.outages import PAUSE_S, Outage
 from gapless.client.consuming.settings import Settings
 from gapless.client.records import Record
 from gapless.client.stores.port import Applied, Handler, HandlerFailed, PartitionTaken, StoreUnavailable
@@ -24,6 +25,8 @@ _log = logging.getLogger(__name__)
 _LONGEST_BACKOFF_S = 30.0
 _REBALANCE_S = 0.05
 """How long to wait before trying again what the group refuses while it shares partitions out anew."""
+
+_Answer = TypeVar("_Answer")
 
 CommitFirst = Callable[[Holding, int], bool]
 """Tell the group that all below an offset is done; False if the partition is not ours any more."""
@@ -143,22 +146,35 @@ class Processing:
 
     def _persist(self, holding: Holding, record: Record, attempts: int, cause: Exception | None) -> None:
         """One record, until it is done or given up. `attempts` have failed already, the last by `cause`."""
-        refusals = 0
         while True:
             if cause is not None and attempts > self._settings.retries:
                 self._give_up(holding, record, attempts, cause)
                 return
-            if attempts + refusals and not self._wait(holding, attempts + refusals):
+            if attempts and not self._wait(holding, attempts):
                 raise _Abandoned
             try:
-                self.counters.count(self._store.apply(holding.partition, (record,), self._handler))
+                self.counters.count(
+                    self._outlast(
+                        holding, lambda: self._store.apply(holding.partition, (record,), self._handler)
+                    )
+                )
                 return
             except HandlerFailed as failed:
                 attempts, cause = attempts + 1, failed.cause
-            except StoreUnavailable:
-                refusals += 1
-                if refusals > self._settings.retries:
-                    raise
+
+    def _outlast(self, holding: Holding, ask: Callable[[], _Answer]) -> _Answer:
+        """Ask the store until it answers, for `store_timeout_s`: databases are restarted."""
+        outage = Outage(holding.partition)
+        while True:
+            try:
+                answer = ask()
+            except StoreUnavailable as error:
+                outage.refused(error, self._settings.store_timeout_s)
+                if not self._backlog.wait_while_ours(holding, PAUSE_S):
+                    raise _Abandoned from error
+            else:
+                outage.over()
+                return answer
 
     def _wait(self, holding: Holding, failures: int) -> bool:
         """Each time twice as long; False if the record is no longer ours to handle."""
@@ -170,5 +186,5 @@ class Processing:
             raise ProcessingFailed(record, cause, attempts) from cause
         with self._letters_lock:
             self._letters.write(record, cause, attempts)
-        self._store.skip(holding.partition, record)
+        self._outlast(holding, lambda: self._store.skip(holding.partition, record))
         self.counters.count(Applied(0, 0), dead_lettered=1)

@@ -61,6 +61,7 @@ class Settings:
     queue_bytes: int
     commit_every_ms: float
     connect_timeout_s: float
+    store_timeout_s: float
     close_timeout_s: float
     properties: Mapping[str, Any] = field(default_factory=dict)
 
@@ -109,6 +110,7 @@ def settle(
     queue_bytes: int,
     commit_every_ms: float,
     connect_timeout_s: float,
+    store_timeout_s: float,
     close_timeout_s: float,
     properties: Mapping[str, Any] | None,
 ) -> Settings:
@@ -123,6 +125,8 @@ def settle(
     for name, number in numbers.items():
         if number < 1:
             raise UsageError(f"{name}={number} is too small: use 1 or more")
+    if store_timeout_s < 0:
+        raise UsageError(f"store_timeout_s={store_timeout_s} is too small: use 0 (do not wait) or more")
     return Settings(
         bootstrap=bootstrap,
         group=group,
@@ -141,6 +145,7 @@ def settle(
         queue_bytes=queue_bytes,
         commit_every_ms=commit_every_ms,
         connect_timeout_s=connect_timeout_s,
+        store_timeout_s=store_timeout_s,
         close_timeout_s=close_timeout_s,
         properties=_librdkafka(bootstrap, group, word, properties or {}),
     )
