@@ -134,7 +134,14 @@ def test_b8_a_callback_that_raises_does_no_harm(embedded: Kafka, caplog: pytest.
         ({"value": 7}, "a value is bytes or text, not int"),
         ({"value": b"", "key": 7}, "a key is bytes or text"),
         ({"value": b"", "headers": {"gs": b"x"}}, "carries a record's identity"),
+        ({"value": b"", "headers": {5: b"x"}}, "a header's name is text, not int"),
+        ({"value": b"", "headers": {"\ud800": b"x"}}, "UTF-8 cannot carry"),  # once a segmentation fault
+        ({"value": b"", "headers": [("a",)]}, "pairs of name and value"),
+        ({"value": "\ud800"}, "a value is text that UTF-8 cannot carry"),
+        ({"value": b"", "timestamp_ms": 1.5}, "timestamp_ms=1.5 cannot be"),
+        ({"value": b"", "timestamp_ms": -5}, "timestamp_ms=-5 cannot be"),
         ({"value": b"", "partition": 99}, "has no partition 99"),
+        ({"value": b"", "partition": "0"}, "a partition is a number, not '0'"),
         ({"value": b"x" * 2_000_000}, "cannot take the record"),
         ({"topic": "no such topic!", "value": b""}, "no such topic!"),
     ],
@@ -147,6 +154,26 @@ def test_what_cannot_be_sent_is_refused_at_once(
         with pytest.raises(UsageError, match=complaint):
             producer.send(**{"topic": topic, **given})  # type: ignore[arg-type]
         assert producer.send(topic, b"fine", wait=True).sequence == 0  # nothing was used up
+
+
+@pytest.mark.parametrize("mode", ["always", "fallback", "exactly-once"])
+def test_what_librdkafka_would_refuse_never_gets_into_a_spool(
+    embedded: Kafka, tmp_path: Path, mode: str
+) -> None:
+    """There it would hold up all that is behind it, for ever."""
+    topic = new_topic(embedded)
+    word = "exactly-once" if mode == "exactly-once" else "at-least-once"
+    options = {"spool": tmp_path, "spool_mode": "fallback" if mode == "fallback" else "always"}
+    with Producer(embedded.bootstrap, "large", word, **options) as producer:  # type: ignore[arg-type]
+        producer.send(topic, b"first", wait=True)
+        if mode == "fallback":
+            producer._sender._exceptional = True  # type: ignore[attr-defined]  # as in an outage
+        for value, headers in ((b"x" * 999_990, None), (b"", {"large": b"x" * 1_000_000})):
+            with pytest.raises(UsageError, match=r"too large for message\.max\.bytes"):
+                producer.send(topic, value, headers=headers)
+        producer.send(topic, b"x" * 999_800)
+        producer.send(topic, b"", headers={str(number): b"x" * 99_900 for number in range(10)})
+        assert producer.flush(30) == 0
 
 
 def test_after_closing_nothing_is_taken(embedded: Kafka) -> None:

@@ -30,6 +30,7 @@ from gapless.client.formats import (
     source_header,
 )
 from gapless.client.producing.draining import Drain, DrainSettling
+from gapless.client.producing.limits import SizeLimit
 from gapless.client.producing.polling import Poller, ProducedHeaders, fail
 from gapless.client.producing.port import OnDelivery
 from gapless.client.producing.receipts import DeliveryFailed, LeftInSpool, Receipt, Stream
@@ -144,6 +145,7 @@ class DirectSender:
         self.incarnation = secrets.token_bytes(INCARNATION_BYTES)
         self.dropped = 0
         self._settings = settings
+        self._size_limit = SizeLimit(settings.properties, settings.source)
         self._stopped: GaplessError | None = None
         self._may_repeat = settings.semantics is not Semantics.AT_MOST_ONCE and settings.retries > 0
         self._lock = threading.Lock()
@@ -290,6 +292,7 @@ class DirectSender:
             raise self._stopped
         if self._fallback is None:
             raise RuntimeError("records were to go to a spool, and there is none")
+        self._size_limit.check(value, key, headers)
         record = Spooled(
             0,
             lane.incarnation,

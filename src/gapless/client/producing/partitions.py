@@ -117,6 +117,8 @@ class Partitions:
 
     def check(self, topic: str, partition: int) -> int:
         """A partition of the caller's own choice; asks the cluster again if it seems not to exist."""
+        if isinstance(partition, bool) or not isinstance(partition, int):
+            raise UsageError(f"a partition is a number, not {partition!r}")
         known = self._topics.get(topic) or self._learn(topic)
         if 0 <= partition < known.count:
             return partition

@@ -159,6 +159,8 @@ class Producer:
             key = _bytes("key", key)
         if headers is not None:
             headers = _headers(headers)
+        if timestamp_ms is not None:
+            _check_timestamp(timestamp_ms)
         if partition is None:
             partition = self._choose(topic, key)
         else:
@@ -260,16 +262,36 @@ def _bytes(what: str, given: object) -> bytes | None:
     if given is None or isinstance(given, bytes):
         return given
     if isinstance(given, str):
-        return given.encode()
+        return _encoded(what, given)
     if isinstance(given, bytearray | memoryview):
         return bytes(given)
     raise UsageError(f"a {what} is bytes or text, not {type(given).__name__}: encode it first")
 
 
+def _encoded(what: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"a {what} is text that UTF-8 cannot carry: {text[:50]!r}") from None
+
+
+def _check_timestamp(timestamp_ms: object) -> None:
+    if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int) or not 0 < timestamp_ms < 1 << 62:
+        raise UsageError(
+            f"timestamp_ms={timestamp_ms!r} cannot be: give milliseconds since 1970, a whole number above 0"
+        )
+
+
 def _headers(given: GivenHeaders) -> Headers:
     pairs = given.items() if isinstance(given, Mapping) else given
-    headers = [(name, _bytes("header", value)) for name, value in pairs]
+    try:
+        headers = [(name, _bytes("header", value)) for name, value in pairs]
+    except (TypeError, ValueError):
+        raise UsageError("headers are a mapping, or pairs of name and value") from None
     for name, _ in headers:
+        if not isinstance(name, str):
+            raise UsageError(f"a header's name is text, not {type(name).__name__}")
+        _encoded("header's name", name)  # librdkafka's client crashes on what cannot be
         if name in (SOURCE_HEADER, SEQUENCE_HEADER):
             raise UsageError(f"header {name!r} carries a record's identity: choose another name")
     return headers

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 
 from gapless.client.producing.draining import Drain, DrainSettling
+from gapless.client.producing.limits import SizeLimit
 from gapless.client.producing.polling import Poller
 from gapless.client.producing.port import OnDelivery
 from gapless.client.producing.receipts import LeftInSpool, Receipt, Stream
@@ -21,7 +22,6 @@ from gapless.errors import GaplessError, UsageError
 
 _LOOK_S = 0.005
 _SEAL_S = 5.0
-_MESSAGE_MAX_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
 
 
 class SpoolingSender:
@@ -33,7 +33,7 @@ class SpoolingSender:
         self.spool = spool
         self.incarnation = spool.incarnation
         self._source = settings.source
-        self._limit_bytes = int(settings.properties.get("message.max.bytes", _MESSAGE_MAX_BYTES))
+        self._size_limit = SizeLimit(settings.properties, settings.source)
         self._stopped: GaplessError | None = None
         self._streams: dict[tuple[str, int], Stream] = {}
         self.poller = Poller(settings.librdkafka(), f"poll-{settings.source}", self._chore)
@@ -88,11 +88,7 @@ class SpoolingSender:
         """Take a record into the spool."""
         if self._stopped is not None:
             raise self._stopped
-        if (len(value) if value else 0) + (len(key) if key else 0) > self._limit_bytes:
-            raise UsageError(
-                f"a record of more than {self._limit_bytes:,} bytes: raise message.max.bytes of the producer "
-                f"and max.message.bytes of the topic, or send less"
-            )
+        self._size_limit.check(value, key, headers)
         stream = self._streams.get((topic, partition))
         if stream is None:
             stream = self._streams[topic, partition] = Stream(

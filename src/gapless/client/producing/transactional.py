@@ -22,6 +22,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from gapless.client.producing.claiming import Claimant
+from gapless.client.producing.limits import SizeLimit
 from gapless.client.producing.ownership import fingerprint
 from gapless.client.producing.port import OnDelivery
 from gapless.client.producing.receipts import LeftInSpool, Receipt, Stream
@@ -42,7 +43,6 @@ DAY_S = 86_400.0
 _BACKOFF_S = 0.1
 _BACKOFF_MAX_S = 5.0
 _END_S = 2.0
-_MESSAGE_MAX_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
 
 
 class TransactionalSender:
@@ -70,7 +70,7 @@ class TransactionalSender:
         """What keeps records from being sent at the moment, in one line; they wait in the spool."""
         self._failure: GaplessError | None = None
         self._source = source
-        self._limit_bytes = int(properties.get("message.max.bytes", _MESSAGE_MAX_BYTES))
+        self._size_limit = SizeLimit(properties, source)
         self._transaction_s = _checked_transaction_ms(transaction_ms, properties) / 1000
         self._transaction_records = transaction_records
         self._seal_every_s = seal_every_s
@@ -149,11 +149,7 @@ class TransactionalSender:
             raise self._failure
         if self._ending.is_set():
             raise UsageError("the producer is closed")
-        if (len(value) if value else 0) + (len(key) if key else 0) > self._limit_bytes:
-            raise UsageError(
-                f"a record of more than {self._limit_bytes:,} bytes: raise message.max.bytes of the producer "
-                f"and max.message.bytes of the topic, or send less"
-            )
+        self._size_limit.check(value, key, headers)
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000  # when it was made, however long it lies in the spool
         stream = self._streams.get((topic, partition))
