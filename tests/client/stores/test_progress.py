@@ -66,6 +66,36 @@ def test_progress_knows_what_a_set_of_records_knows(given_batches: list[tuple[bo
     assert marked == {(source, sequence) for source, sequence in done if sequence is not None}
 
 
+runs = st.lists(
+    st.tuples(st.sampled_from("ab"), st.integers(0, 20), st.integers(0, 6), st.booleans()), max_size=8
+)
+"""Source, first sequence, how many follow it, and whether the batch ends (True: committed) after them."""
+
+
+@given(runs, st.booleans())
+def test_many_at_once_is_the_same_as_one_by_one(
+    given_runs: list[tuple[str, int, int, bool]], by_identity: bool
+) -> None:
+    single, whole = Progress(by_identity=by_identity), Progress(by_identity=by_identity)
+    offset, batch = 0, []
+    for source, first, more, commits in [*given_runs, ("a", 3, 0, True)]:
+        batch += [
+            record(offset + n, sequence, source=source)
+            for n, sequence in enumerate([*range(first, first + more), None])
+        ]
+        offset += more + 1
+        new = [each for each in batch if single.advance(each)]
+        assert whole.advance_all(batch) == new
+        assert (whole.next_offset, whole.changes()) == (single.next_offset, single.changes())
+        for progress in (single, whole):
+            if commits:
+                progress.commit()
+            else:
+                progress.rollback()
+        assert whole.marks() == single.marks()
+        batch = batch[-3:]  # some come again
+
+
 @given(batches)
 def test_progress_that_was_read_back_is_the_same(given_batches: list[tuple[bool, list[Arrival]]]) -> None:
     progress = Progress()

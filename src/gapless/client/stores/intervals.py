@@ -79,6 +79,15 @@ class Intervals:
         self._fill(number, number + 1)
         return True
 
+    @property
+    def end(self) -> int:
+        """One more than the highest number; 0 if there is none."""
+        return self._bounds[-1] if self._bounds else 0
+
+    def extend(self, end: int) -> None:
+        """Let the last interval go on up to there."""
+        self._bounds[-1] = max(self._bounds[-1], end)
+
     def _fill(self, start: int, end: int) -> None:
         """Add numbers of which none is there; join with the neighbours that they touch."""
         bounds = self._bounds

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gapless.client.formats import identity_of
+from gapless.client.formats import SEQUENCE_HEADER, identity_of, sequence_header
 from gapless.client.records import Record
 from gapless.client.stores.intervals import Intervals, Run
 
@@ -84,6 +84,46 @@ class Progress:
             added = self._added[stream] = Intervals()
         added.add(sequence)
         return True
+
+    def advance_all(self, records: Iterable[Record]) -> list[Record]:
+        """As `advance` for each of the records, which are in the order of offsets; those that are new.
+
+        Most records continue a run: the same source, the next sequence, and none above it is marked. For
+        these it is enough to compare headers with the expected ones; the run is noted when it ends.
+        """
+        new: list[Record] = []
+        add, end = new.append, 0
+        maker: tuple[str, bytes | None] | None = None
+        expected: tuple[str, bytes | None] | None = None
+        stream: Stream | None = None
+        for record in records:
+            headers = record.headers
+            if stream is not None and len(headers) == 2 and headers[1] == expected and headers[0] == maker:
+                end += 1
+                expected = (SEQUENCE_HEADER, sequence_header(end))
+                add(record)
+                continue
+            if stream is not None:
+                self._extend(stream, end, new[-1].offset)
+                stream = None
+            if not self.advance(record):
+                continue
+            add(record)
+            identity = identity_of(headers) if self._by_identity and len(headers) == 2 else None
+            if identity is not None and identity.sequence < MAX_SEQUENCE // 2:
+                end = identity.sequence + 1
+                if self._marks[identity.source, identity.incarnation].end == end:
+                    stream = (identity.source, identity.incarnation)
+                    maker, expected = headers[0], (SEQUENCE_HEADER, sequence_header(end))
+        if stream is not None:
+            self._extend(stream, end, new[-1].offset)
+        return new
+
+    def _extend(self, stream: Stream, end: int, last_offset: int) -> None:
+        """Note the rest of a run, of which the first is noted."""
+        self._marks[stream].extend(end)
+        self._added[stream].extend(end)
+        self._next = last_offset + 1
 
     def changes(self) -> list[MarkChange]:
         """The rows that make a table say what is pending, each once."""

@@ -207,7 +207,7 @@ class TransactionalStore(ABC):
 
     def _select(self, transaction: Any, progress: Progress, records: Sequence[Record]) -> list[Record]:
         """Those that are to be handled; they are noted as pending."""
-        new = [record for record in records if progress.advance(record)]
+        new = progress.advance_all(records)
         if self._key_of is None:
             return new
         keys: dict[bytes, Record] = {}
