@@ -7,6 +7,7 @@ import doctest
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +127,51 @@ def test_b8_a_callback_that_raises_does_no_harm(embedded: Kafka, caplog: pytest.
         wait_for(lambda: producer._sender.callback_errors == 3, "all callbacks were called")
         producer.send(topic, b"x", wait=True)
     assert caplog.text.count("on_delivery raised") == 1
+
+
+@pytest.mark.parametrize("way", ["direct", "always", "exactly-once"])
+def test_a_callback_for_librdkafka_that_raises_does_no_harm(
+    embedded: Kafka, tmp_path: Path, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    topic = new_topic(embedded)
+    calls: list[object] = []
+
+    def raise_it(given: object) -> None:
+        calls.append(given)
+        raise RuntimeError("mine")
+
+    options: dict[str, Any] = {"direct": {}, "always": {"spool_mode": "always"}}.get(way, {})
+    options |= {} if way == "direct" else {"spool": tmp_path}
+    word = "exactly-once" if way == "exactly-once" else "at-least-once"
+    properties = {"stats_cb": raise_it, "statistics.interval.ms": 50}
+    with Producer(embedded.bootstrap, "raising", word, properties=properties, **options) as producer:
+        for told in range(3):
+            producer.send(topic, b"x", wait=True)
+            wait_for(lambda told=told: len(calls) > told, "statistics were told")  # type: ignore[misc]
+        producer.send(topic, b"x").wait(30)
+    assert caplog.text.count("stats_cb raised") == 1
+
+
+@pytest.mark.parametrize("mode", [None, "always", "fallback"])
+def test_flushing_and_closing_in_a_callback_are_refused(
+    embedded: Kafka, tmp_path: Path, mode: str | None
+) -> None:
+    topic = new_topic(embedded)
+    options: dict[str, Any] = {} if mode is None else {"spool": tmp_path, "spool_mode": mode}
+    refused: list[str] = []
+    with Producer(embedded.bootstrap, "waits-for-itself", **options) as producer:
+
+        def call(_error: GaplessError | None, _receipt: Receipt) -> None:
+            for method in (producer.flush, producer.close):
+                try:
+                    method()
+                except UsageError as error:
+                    refused.append(str(error))
+
+        producer.send(topic, b"x", on_delivery=call)
+        wait_for(lambda: len(refused) == 2, "both were refused")
+        producer.send(topic, b"goes on", wait=True)
+    assert all("in on_delivery would wait for itself" in each for each in refused)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import doctest
 import threading
+from pathlib import Path
 
 import pytest
 
 from gapless.client.producing import receipts
-from gapless.client.producing.receipts import DeliveryFailed, Receipt, StillWaiting, Stream
-from gapless.errors import UsageError
+from gapless.client.producing.draining import DrainSettling
+from gapless.client.producing.polling import Poller
+from gapless.client.producing.receipts import DeliveryFailed, LeftInSpool, Receipt, StillWaiting, Stream
+from gapless.client.producing.settling import Settling
+from gapless.client.spool import Spool, Ticket
+from gapless.errors import GaplessError, UsageError
 
 STREAM = Stream("s", b"8 bytes.", "t", 3)
 
@@ -83,3 +88,22 @@ def test_settling_and_waiting_at_the_same_moment_misses_nobody() -> None:
         settler.start()
         receipt.wait(10.0)
         settler.join()
+
+
+@pytest.mark.parametrize("drains", [False, True])
+def test_a_record_taken_while_the_producer_ends_is_told_of(tmp_path: Path, drains: bool) -> None:
+    """Its callback was not there yet when all others were called."""
+    told: list[GaplessError | None] = []
+    poller = Poller({"bootstrap.servers": "127.0.0.1:1"}, "ending", lambda: None)
+    with Spool(tmp_path, "ending") as spool:
+        settling = DrainSettling(spool, poller) if drains else Settling(spool)
+
+        def take() -> Ticket:
+            ticket = spool.append("orders", 0, b"x")
+            settling.end(LeftInSpool("it is in the spool"))
+            poller.stop()
+            return ticket
+
+        stream = Stream("ending", spool.incarnation, "orders", 0)
+        settling.receipt(stream, take, lambda error, _receipt: told.append(error))
+    assert [type(each) for each in told] == [LeftInSpool]

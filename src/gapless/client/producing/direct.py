@@ -245,6 +245,7 @@ class DirectSender:
                 return receipt
 
     def flush(self, timeout_s: float | None) -> int:
+        self.poller.refuse_in_callback("flush")
         give_up_at = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         while left := self._open():
             left_s = give_up_at - time.monotonic()
@@ -254,6 +255,7 @@ class DirectSender:
         return 0
 
     def close(self, timeout_s: float | None) -> int:
+        self.poller.refuse_in_callback("close")
         with self._lock:
             if self._stopped is not None:
                 return self.spooled
@@ -267,10 +269,10 @@ class DirectSender:
         self._handle_failures()
         if self._seals:
             self._seal("close")
-        if self._fallback is not None:
-            unsent = self._fallback.close()
-        self.poller.stop()
-        return unsent
+        try:
+            return unsent if self._fallback is None else self._fallback.close()
+        finally:
+            self.poller.stop()
 
     def _open(self) -> int:
         """Records whose fate is not known."""
@@ -371,7 +373,7 @@ class DirectSender:
                 self._is_spooling = self._exceptional = True
                 self.poller.purge(in_flight=False)
             failures = [self._failures.popleft() for _ in range(len(self._failures))]
-            for each in sorted(failures, key=_sequence):
+            for each in sorted(failures, key=lambda each: each.receipt.sequence):
                 self._compensate(each, is_new)
 
     def _compensate(self, failed: Failed, is_new: bool) -> None:
@@ -479,10 +481,6 @@ class _Fallback:
                 LeftInSpool("the producer was closed before the record was sent: it is in the spool")
             )
         return left
-
-
-def _sequence(failed: Failed) -> int:
-    return failed.receipt.sequence
 
 
 def _may_pass(error: KafkaError) -> bool:

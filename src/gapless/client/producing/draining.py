@@ -40,6 +40,7 @@ class DrainSettling(Settling):
 
     def _call(self, receipt: SpooledReceipt) -> None:
         self._poller.settled(receipt)
+        self._poller.run_late_callbacks()
 
 
 class _Attempt:

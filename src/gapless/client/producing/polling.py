@@ -70,9 +70,14 @@ class Poller:
             self._thread.join()
         self._run_callbacks()
 
-    @property
-    def is_own_thread(self) -> bool:
-        return threading.current_thread() is self._thread
+    def run_late_callbacks(self) -> None:
+        """Of what was settled after the thread's end."""
+        if self._stopping and not self._thread.is_alive():
+            self._run_callbacks()
+
+    def refuse_in_callback(self, what: str) -> None:
+        if threading.current_thread() is self._thread:
+            raise UsageError(f"{what}() in on_delivery would wait for itself: call it on another thread")
 
     # ------------------------------------------------------------------------------------- polling
 
@@ -147,7 +152,10 @@ class Poller:
     def _run_callbacks(self) -> None:
         callbacks, next_one = self._callbacks, self._callbacks.popleft
         while callbacks:
-            receipt = next_one()
+            try:
+                receipt = next_one()
+            except IndexError:  # another thread took it
+                return
             try:
                 error = None if receipt._outcome is True else receipt.error
                 receipt.on_delivery(error, receipt)  # type: ignore[misc]  # or it were not here

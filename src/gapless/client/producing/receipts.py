@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gapless.client.formats import Identity
@@ -135,7 +136,7 @@ class Receipt:
                     arrived.set_result(None)
 
             def wake() -> None:
-                if not loop.is_closed():
+                with suppress(RuntimeError):  # the loop is closed: nobody awaits any more
                     loop.call_soon_threadsafe(tell)
 
             _awaited.add(self)

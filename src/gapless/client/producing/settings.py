@@ -14,7 +14,8 @@ How long a record is tried for, before it counts as failed:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,8 @@ from gapless.client.durations import seconds
 from gapless.client.formats import check_source
 from gapless.client.semantics import Semantics
 from gapless.errors import UsageError
+
+_logger = logging.getLogger("gapless.client")
 
 ATTEMPT_MS = 2_000
 DELIVERY_TIMEOUT_MS = 120_000
@@ -53,6 +56,7 @@ _OURS = {
     "delivery.report.only.error": "receipts need every report",
     "partitioner": "partitions are chosen as Java's clients do; or give send() a partition",
 }
+_CALLBACKS = frozenset(("error_cb", "stats_cb", "throttle_cb"))
 _ENQUEUE_TIMEOUT = "queue.enqueue.timeout.ms"
 
 
@@ -140,7 +144,7 @@ def settle(bootstrap: str, source: str, semantics: str | None, given: Mapping[st
         when_full=_when_full(chosen["when_full"], word, mode),
         spool=None if chosen["spool"] is None else Path(chosen["spool"]),
         spool_mode=mode,
-        spool_max_bytes=chosen["spool_max_bytes"],
+        spool_max_bytes=_at_most("spool_max_bytes", chosen["spool_max_bytes"]),
         spool_when_full=_one_of("spool_when_full", chosen["spool_when_full"], "refuse", "block"),
         keep_s=seconds(chosen["keep"]),
         transaction_ms=_real("transaction_ms", chosen["transaction_ms"], 100.0),
@@ -238,9 +242,29 @@ def _merged(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
                 _refuse(f"{argument}={chosen[argument]} and property {name}={value}", "give one of them")
             chosen[argument] = value
     if _ENQUEUE_TIMEOUT in properties:  # as old producers called it: -1 for ever, 0 not at all
-        wait_ms = int(properties.pop(_ENQUEUE_TIMEOUT))
+        wait_ms = _read("when_full", _ENQUEUE_TIMEOUT, properties.pop(_ENQUEUE_TIMEOUT))
         chosen["when_full"] = "block" if wait_ms < 0 else wait_ms / 1000 if wait_ms else "drop"
+    for name in _CALLBACKS.intersection(properties):
+        properties[name] = _guarded(name, properties[name])
     return chosen, properties
+
+
+def _guarded(name: str, callback: Any) -> Callable[..., None]:
+    """What a user's callback raises would come out of poll(), and end the thread that serves everybody."""
+    if not callable(callback):
+        raise UsageError(f"property {name} must be something to call, not {callback!r}")
+    has_raised = False
+
+    def guarded(*given: object) -> None:
+        nonlocal has_raised
+        try:
+            callback(*given)
+        except Exception:
+            if not has_raised:
+                _logger.exception("%s raised; further times are not told", name)
+            has_raised = True
+
+    return guarded
 
 
 def _read(argument: str, name: str, value: Any) -> Any:
@@ -308,6 +332,10 @@ def _number(name: str, given: Any, default: int, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise UsageError(f"{name}={given!r} cannot be: give a whole number, {least} or more")
     return value
+
+
+def _at_most(name: str, given: Any) -> int | None:
+    return None if given is None else _number(name, given, 0)
 
 
 def _real(name: str, given: Any, default: float) -> float:

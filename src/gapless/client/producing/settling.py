@@ -95,6 +95,8 @@ class Settling:
             receipt = SpooledReceipt(self, stream, take(), on_delivery)
             with self._lock:
                 self._callbacks.append(receipt)
+        if self._ended is not None:  # while we took it: `end` may not have seen its callback
+            self.end(self._ended)
         return receipt
 
     def judge(self, receipt: SpooledReceipt) -> None:

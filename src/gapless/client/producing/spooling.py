@@ -102,6 +102,7 @@ class SpoolingSender:
         )
 
     def flush(self, timeout_s: float | None) -> int:
+        self.poller.refuse_in_callback("flush")
         give_up_at = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         target = self.spool.end
         while self._drain.position < target and time.monotonic() < give_up_at:
@@ -110,6 +111,7 @@ class SpoolingSender:
         return max(target - self._drain.position, 0)
 
     def close(self, timeout_s: float | None) -> int:
+        self.poller.refuse_in_callback("close")
         if self._stopped is not None:
             return self._drain.left
         self._stopped = UsageError("the producer is closed")

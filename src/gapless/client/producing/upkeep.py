@@ -111,7 +111,7 @@ class Sealer:
             if not self._complained:
                 self._complained = True
                 _logger.warning("seals cannot be written, so audits will not know of promises: %s", error)
-        return unwritten
+        return list(unwritten)  # reports may yet shorten the other one while it is walked through
 
     def _ensure_ledger(self) -> None:
         if not self._ledger_is_there:
