@@ -28,6 +28,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka import TopicPartition as LibraryPartition
 
 from gapless.client.consuming.failures import DeadLetters, ProcessingFailed, dead_letter_headers
+from gapless.client.consuming.processing import check_function
 from gapless.client.consuming.settings import Settings, settle
 from gapless.client.consuming.signals import StopOnSignals
 from gapless.client.consuming.starting import check_topics, is_hopeless, is_of_rebalance, translate
@@ -107,6 +108,7 @@ class Relay:
         :param retries: of the function, with `backoff_ms` that doubles; then `on_failure`: "stop", or
             DeadLetters(topic), written in the same transaction. Transactions are tried as often, too.
         """
+        check_function(function, "function")
         if transaction_records < 1:
             raise UsageError(f"transaction_records={transaction_records} is too small: use 1 or more")
         self._settings = _settle(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from gapless.client.consuming.consumer import Consumer
 from gapless.client.consuming.failures import DeadLetters
 from gapless.client.records import Record
+from gapless.client.relaying import Relay
 from gapless.client.stores.none import NoStore
 from gapless.client.stores.port import Store
 from gapless.errors import UsageError
@@ -129,3 +132,38 @@ def test_handlers_take_one_argument_or_two() -> None:
     as_handler(lambda record, more=None: seen.append((record, more)))(record, "tx")
     as_handler(lambda *both: seen.append(both))(record, "tx")
     assert seen == [record, [record], (record, "tx"), (record, None), (record, "tx")]
+
+
+async def _async(record: Record) -> None: ...
+
+
+def _yielding(record: Record) -> Iterator[None]:
+    yield
+
+
+class _AsyncObject:
+    async def __call__(self, record: Record) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "reason"),
+    [
+        (_async, "async"),
+        (partial(_async), "async"),
+        (_AsyncObject(), "async"),
+        (_yielding, "yield"),
+        (None, "cannot be called"),
+        (lambda: None, "takes 0 arguments"),
+        (lambda record, tx, more: None, "takes 3 arguments"),
+    ],
+    ids=["async", "partial", "object", "generator", "none", "no-argument", "three-arguments"],
+)
+def test_a_handler_that_would_do_nothing_is_refused(handler: Any, reason: str) -> None:
+    """Called, an async function does nothing and raises nothing: every record would pass for done."""
+    with pytest.raises(UsageError, match=reason):
+        Consumer("localhost:1", group="g", topics="t", connect_timeout_s=0.1).run(handler)
+
+
+def test_a_relay_refuses_an_async_function() -> None:
+    with pytest.raises(UsageError, match="async"):
+        Relay("localhost:1", group="g", topics="t", function=_async)  # type: ignore[arg-type]

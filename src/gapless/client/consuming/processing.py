@@ -20,6 +20,7 @@ from gapless.client.consuming.outages import PAUSE_S, Outage
 from gapless.client.consuming.settings import Settings
 from gapless.client.records import Record
 from gapless.client.stores.port import Applied, Handler, HandlerFailed, PartitionTaken, StoreUnavailable
+from gapless.errors import UsageError
 
 _log = logging.getLogger(__name__)
 _LONGEST_BACKOFF_S = 30.0
@@ -53,8 +54,21 @@ class Counters:
             self.dead_lettered += dead_lettered
 
 
+def check_function(function: object, what: str) -> None:
+    """UsageError for what cannot be called, or would do nothing: records would pass for done."""
+    if not callable(function):
+        raise UsageError(f"the {what} is {function!r}, which cannot be called: give a function")
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+        raise UsageError(
+            f"the {what} is async, and nobody would await it: give a plain function (it may call asyncio.run)"
+        )
+
+
 def as_handler(function: Callable[..., Any]) -> Handler:
     """A handler of one argument or of two, as one of two."""
+    check_function(function, "handler")
+    if inspect.isgeneratorfunction(function):
+        raise UsageError("the handler has a yield, so calling it would do nothing: use a plain function")
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some of those written in C do not tell
@@ -64,6 +78,11 @@ def as_handler(function: Callable[..., Any]) -> Handler:
     ]
     required = [each for each in positional if each.default is each.empty]
     many = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+    if len(required) > 2 or not (positional or many):
+        raise UsageError(
+            f"the handler takes {len(required)} arguments: give one that takes a record, or a record and the "
+            "store's transaction"
+        )
     if len(required) == 2 or (many and len(required) < 2 and not positional):
         return function
     return lambda record, _transaction: function(record)
