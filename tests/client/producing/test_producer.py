@@ -259,9 +259,13 @@ def test_librdkafka_is_asked_about_its_properties() -> None:
         Producer("127.0.0.1:1", "unsettled", properties={"no.such": 1})
 
 
-def test_a_forked_process_is_told_to_make_its_own(embedded: Kafka) -> None:
+@pytest.mark.parametrize("mode", [None, "always", "fallback", "exactly-once"])
+def test_a_forked_process_is_told_to_make_its_own(embedded: Kafka, tmp_path: Path, mode: str | None) -> None:
     topic = new_topic(embedded)
-    with Producer(embedded.bootstrap, "forked") as producer:
+    word = "exactly-once" if mode == "exactly-once" else "at-least-once"
+    options: dict[str, Any] = {} if mode is None else {"spool": tmp_path}
+    options |= {"spool_mode": mode} if mode in ("always", "fallback") else {}
+    with Producer(embedded.bootstrap, "forked", word, **options) as producer:
         producer.send(topic, b"parent", wait=True)
         reading, writing = os.pipe()
         child = os.fork()
@@ -270,9 +274,17 @@ def test_a_forked_process_is_told_to_make_its_own(embedded: Kafka) -> None:
                 producer.send(topic, b"child")
             except UsageError as refused:
                 os.write(writing, str(refused).encode())
+            try:
+                producer.flush()
+            except UsageError:
+                os.write(writing, b" flush refused")
+            os.write(writing, b" %d left" % producer.close())  # as leaving a `with` block does
             os._exit(0)
-        os.waitpid(child, 0)
-        assert b"after the fork" in os.read(reading, 1000)
+        assert os.waitpid(child, 0)[1] == 0
+        told = os.read(reading, 1000)
+        assert b"after the fork" in told
+        assert told.endswith(b" flush refused 0 left")
+        producer.send(topic, b"parent", wait=True)
         os.close(reading)
         os.close(writing)
 

@@ -120,6 +120,7 @@ class Producer:
         self._partitions = Partitions(count_partitions, self.settings.spool)
         self._choose = self._partitions.choose
         self._take = self._sender.send
+        self._is_forked = False
         try:
             self._sender.start()
         except BaseException:
@@ -172,14 +173,18 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until all that was sent before is settled; how many records are not when time is up."""
+        if self._is_forked:
+            self._refuse()
         return self._sender.flush(timeout)
 
     def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> int:
         """Flush, seal and end; how many records the cluster was not sent in time.
 
         With a spool those are in it, and the next producer with that folder sends them. Without one they have
-        failed, as their receipts tell.
+        failed, as their receipts tell. In a forked process it does nothing: all is the parent's to send.
         """
+        if self._is_forked:
+            return 0
         _living.discard(self)
         self._partitions.stop()
         return self._sender.close(timeout)
@@ -300,7 +305,8 @@ def _headers(given: GivenHeaders) -> Headers:
 def _disown() -> None:
     """librdkafka's threads do not come along into a forked process: its producers are of no use there."""
     for producer in list(_living):
-        producer._take = producer._refuse  # type: ignore[assignment]  # it only raises
+        producer._is_forked = True
+        producer._choose = producer._take = producer._refuse  # type: ignore[assignment]  # it only raises
 
 
 os.register_at_fork(after_in_child=_disown)
