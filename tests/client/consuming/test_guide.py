@@ -1,4 +1,4 @@
-"""What the guide shows of the consumer and the relay runs as it stands there."""
+"""What the guide shows of producer, consumer and relay runs as it stands there."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ COUNT = 20
 
 
 def examples() -> list[str]:
-    guide = GUIDE.read_text()
-    ours = guide[guide.index("\n## Consumer\n") :]
-    found = re.findall(r"```python\n(.*?)```", ours, re.DOTALL)
-    return [each for each in found if "Consumer(" in each or "relay(" in each]
+    return re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
 
 
 @pytest.fixture
@@ -63,12 +60,16 @@ def test_the_examples_of_the_guide_run(
     monkeypatch.chdir(tmp_path)
     names = {name: new_topic(embedded) for name in ("orders", "orders.dead", "invoices")}
     write(embedded.bootstrap, names["orders"], COUNT)
-    assert len(examples()) == 6
+    sent = new_topic(embedded)
+    assert len(examples()) == 11
     for example in examples():
         text = example.replace("localhost:9092", embedded.bootstrap)
-        for name, topic in names.items():
+        for name, topic in ({"orders": sent} if "Producer(" in example else names).items():
             text = text.replace(f'"{name}"', f'"{topic}"')
         exec(compile(text, str(GUIDE), "exec"), {})  # noqa: S102 - our own guide
-    assert "000019" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "000019" in told
+    assert "0 undecided, 0 failed" in told
+    assert len(read_all(embedded, sent)) == 2 + 100 + 100 + 1 + 1
     assert len(read_all(embedded, names["invoices"])) == COUNT
     assert read_all(embedded, names["orders.dead"]) == []
