@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,11 +13,14 @@ from confluent_kafka import KafkaError, KafkaException
 
 from gapless.client import DeliveryFailed, Producer
 from gapless.client.producing.direct import DirectSender
+from gapless.client.producing.spooling import SpoolingSender
+from gapless.client.producing.transactional import TransactionalSender
 from gapless.client.records import Record
-from gapless.client.spool import Spool, SpoolFull
+from gapless.client.spool import Spool, SpoolFailed, SpoolFull
 from gapless.errors import GaplessError
 from tests.client.conftest import Kafka, new_topic, read_all, wait_for
 from tests.client.producing.dying import send_and_die
+from tests.client.spool.disks import NO_SPACE, FaultyDisk
 
 QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
 SOON: dict[str, Any] = {
@@ -199,3 +203,60 @@ def test_two_producers_on_one_spool_are_refused(embedded: Kafka, tmp_path: Path)
     ):
         Producer(embedded.bootstrap, "b9", spool=tmp_path)
     Spool(tmp_path, "b9").close()
+
+
+def test_closing_does_not_wait_for_who_waits_for_room_in_the_spool(embedded: Kafka, tmp_path: Path) -> None:
+    """A sender that is blocked by a full spool must not block close() as well."""
+    topic = new_topic(embedded)
+    options: dict[str, Any] = {"spool_max_bytes": 20_000, "spool_when_full": "block", "buffer_messages": 5}
+    producer = Producer(embedded.bootstrap, "blocked", spool=tmp_path / "spool", **options, **SOON)
+    producer.send(topic, b"first", wait=True)
+    refused: list[GaplessError] = []
+
+    def send_until_closed() -> None:
+        try:
+            while True:
+                producer.send(topic, b"x" * 1_000)
+        except GaplessError as error:
+            refused.append(error)
+
+    sending = threading.Thread(target=send_until_closed, daemon=True)
+    closing = threading.Thread(target=producer.close, args=(0.5,), daemon=True)
+    with embedded.outage():
+        sending.start()
+        direct = sender_of(producer)
+        wait_for(lambda: direct.spooled and direct._lock.locked(), "it waits for room")
+        closing.start()
+        closing.join(20)
+        assert not closing.is_alive()
+        sending.join(20)
+    assert [type(each) for each in refused] == [SpoolFull]
+
+
+@pytest.mark.parametrize("word", ["at-least-once", "exactly-once"])
+def test_a_record_that_the_disk_refuses_during_an_outage_is_told_of_at_once(
+    tmp_path: Path, word: str
+) -> None:
+    """And not when the cluster is back."""
+    told: list[GaplessError | None] = []
+    away: dict[str, Any] = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+    sender: SpoolingSender | TransactionalSender
+    if word == "exactly-once":
+        sender = TransactionalSender(Spool(tmp_path, "full"), "full", away, start_wait_s=0.0)
+        sender.start()
+    else:
+        producer = Producer("127.0.0.1:1", "full", spool=tmp_path, spool_mode="always")
+        assert isinstance(producer._sender, SpoolingSender)
+        sender = producer._sender
+    sender.send("orders", 0, b"stored", None, None, None, None).stored()
+    disk = FaultyDisk()
+    disk.write_error = NO_SPACE
+    sender.spool._segments._disk = disk
+    receipt = sender.send("orders", 0, b"refused", None, None, None, lambda error, _: told.append(error))
+    with pytest.raises(SpoolFailed, match="No space left"):
+        receipt.wait(9)
+    if word == "at-least-once":
+        wait_for(lambda: told, "the callback was called")
+    disk.heal()
+    sender.close(0)
+    assert [type(each) for each in told] == [SpoolFailed]

@@ -93,3 +93,7 @@ def test_refreshing_while_the_cluster_is_away_changes_nothing() -> None:
     chosen.choose("t", None)
     chosen.refresh_all()
     assert chosen.choose("t", b"key") < 6
+
+
+def test_a_disk_that_cannot_remember_a_topic_refuses_no_record(tmp_path: Path) -> None:
+    assert Partitions(six, tmp_path / "gone").choose("orders", b"key") in range(6)

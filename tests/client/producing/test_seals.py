@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gapless.client.formats import Interval, Seal
 from gapless.client.producing.seals import MAX_INTERVALS_PER_SEAL, Acknowledged
+from gapless.client.producing.upkeep import Promised
 
 INCARNATION = bytes(range(8))
 
@@ -78,3 +79,16 @@ def test_any_order_and_any_overlap_give_each_sequence_once(runs: list[tuple[int,
     assert counts.get("orders", 0) == sum(map(len, expected.values()))
     for left, right in pairwise(intervals):
         assert left[:2] != right[:2] or left.last + 1 < right.first
+
+
+def test_a_restart_promises_nothing_of_incarnations_that_it_knows_only_some_records_of() -> None:
+    """A spool to fall back on holds some records of its producers; of the others it knows nothing."""
+    own, other = b"8 bytes.", b"of other"
+    promised = Promised("orders-api")
+    promised.recover(own, {(own, "orders", 0): 5, (other, "orders", 0): 11})
+    [seal] = promised.take("close")
+    assert (seal.incarnation, seal.intervals, seal.counts) == (
+        own,
+        (Interval("orders", 0, 0, 4),),
+        {"orders": 5},
+    )

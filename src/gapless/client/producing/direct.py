@@ -256,14 +256,20 @@ class DirectSender:
 
     def close(self, timeout_s: float | None) -> int:
         self.poller.refuse_in_callback("close")
-        with self._lock:
-            if self._stopped is not None:
-                return self.spooled
-            self._stopped = UsageError("the producer is closed")
-            self._exceptional = True
+        # Who waits for room in the spool holds the lock.
+        if not self._lock.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            if self._fallback is not None:
+                self._fallback.spool.refuse_when_full()
+            self._lock.acquire()
+        was_stopped, self._stopped = self._stopped, self._stopped or UsageError("the producer is closed")
+        self._exceptional = True
+        self._lock.release()
+        if was_stopped is not None:
+            return self.spooled
         self._upkeep.stop()
         unsent = self.flush(timeout_s)
         if self._fallback is not None:
+            self._fallback.spool.refuse_when_full()
             self._fallback.drain.stop()
         self.poller.purge(in_flight=True)
         self._handle_failures()
@@ -458,17 +464,8 @@ class _Fallback:
             if receipt.on_delivery is not None:
                 receipt.on_delivery(error, receipt)
 
-        record = Spooled(
-            0,
-            lane.incarnation,
-            lane.topic,
-            lane.partition,
-            receipt.sequence,
-            receipt.timestamp_ms,
-            key,
-            value,
-            receipt.headers or (),
-        )
+        stream, headers = (lane.incarnation, lane.topic, lane.partition), receipt.headers or ()
+        record = Spooled(0, *stream, receipt.sequence, receipt.timestamp_ms, key, value, headers)
         self.store(lane, record, pass_on)
 
     def close(self) -> int:

@@ -147,6 +147,7 @@ class Drain:
             if self._poller.producer is not producer:  # it was renewed, and may never tell of some of them
                 attempt.failed = records
                 return attempt
+            self._settling.tell_refused()
             # Not left to the poller's own thread: that one may be waiting for room in the spool.
             self._poller.serve(0.0)
         return attempt

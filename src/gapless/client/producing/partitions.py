@@ -11,6 +11,7 @@ so that a producer that starts while the cluster is away can still choose as bef
 from __future__ import annotations
 
 import json
+import logging
 import random
 import threading
 import time
@@ -36,6 +37,7 @@ _MASK = 0xFFFFFFFF
 _POSITIVE = 0x7FFFFFFF
 
 _clock = time.monotonic
+_logger = logging.getLogger("gapless.client")
 
 CountPartitions = Callable[[str, float], int]
 """Asks the cluster, for so many seconds at most; raises Unreachable if it does not answer,
@@ -173,5 +175,8 @@ class Partitions:
 
     def _remember(self, file: Path) -> None:
         written = file.with_suffix(".new")
-        written.write_text(json.dumps(self._remembered, indent=1, sort_keys=True))
-        written.replace(file)
+        try:
+            written.write_text(json.dumps(self._remembered, indent=1, sort_keys=True))
+            written.replace(file)
+        except OSError as error:  # a help for a later start, no reason to refuse a record
+            _logger.warning("%s could not be written: %s", file, error.strerror or error)

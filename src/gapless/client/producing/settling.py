@@ -174,4 +174,10 @@ class Settling:
                 )
 
     def _note_refused(self, _error: GaplessError) -> None:
+        """Those who wait are told at once: the thread that sends may be waiting for the cluster."""
         self._has_refused = True
+        with self._lock:
+            watched = [each for _, _, each in self._watched]
+        for receipt in watched:
+            if receipt.ticket.failure is not None:
+                self.judge(receipt)

@@ -39,7 +39,7 @@ class SpoolingSender:
         self.poller = Poller(settings.librdkafka(), f"poll-{settings.source}", self._chore)
         self._settling = DrainSettling(spool, self.poller)
         self._promised = Promised(settings.source)
-        self._promised.recover(spool.sequences_at(spool.sent))
+        self._promised.recover(spool.incarnation, spool.sequences_at(spool.sent))
         self._drain = Drain(
             spool,
             settings.source,

@@ -240,6 +240,7 @@ class TransactionalSender:
             except KafkaException as error:
                 self._promises.abort()
                 self._note_problem(error.args[0].str())
+            self._settling.tell_refused()
             attempt += 1
             longest_s = min(_BACKOFF_S * 2 ** min(attempt, 10), _BACKOFF_MAX_S)
             self._ending.wait(random.uniform(longest_s / 2, longest_s))

@@ -38,18 +38,20 @@ class Promised:
         with self._lock:
             return self._acknowledged.setdefault(incarnation, Acknowledged())
 
-    def recover(self, following: Mapping[StreamKey, int]) -> None:
-        """Earlier processes have sent all below these sequences, whether or not they came to seal it."""
-        intervals: dict[bytes, list[Interval]] = {}
-        counts: dict[bytes, Counter[str]] = {}
+    def recover(self, own: bytes, following: Mapping[StreamKey, int]) -> None:
+        """Earlier processes have sent all below these sequences, whether or not they came to seal it.
+
+        Only of the spool's own incarnation: of others it got some records and knows nothing of the rest.
+        """
+        intervals: list[Interval] = []
+        counts: Counter[str] = Counter()
         for (incarnation, topic, partition), sequence in sorted(following.items()):
-            if sequence:
-                intervals.setdefault(incarnation, []).append(Interval(topic, partition, 0, sequence - 1))
-                counts.setdefault(incarnation, Counter())[topic] += sequence
-        for incarnation, found in intervals.items():
-            of_topics = counts[incarnation]
-            self._acknowledged[incarnation] = Acknowledged(of_topics)
-            self._recovered += seals_of(self._source, incarnation, "recovered", tuple(found), of_topics)
+            if incarnation == own and sequence:
+                intervals.append(Interval(topic, partition, 0, sequence - 1))
+                counts[topic] += sequence
+        if intervals:
+            self._acknowledged[own] = Acknowledged(counts)
+            self._recovered += seals_of(self._source, own, "recovered", tuple(intervals), counts)
 
     def note(self, records: Sequence[Spooled]) -> None:
         """Records that came out of a spool in its order."""

@@ -236,6 +236,12 @@ class GroupCommit:
             elif not self._give_up_sent():
                 self._changed.wait(self._room.wait_s(size, deadline, self.path, self._segments.size_bytes))
 
+    def refuse_when_full(self) -> None:
+        """Nobody is to wait for room any more."""
+        with self._lock:
+            self._room.refuse_when_full()
+            self._changed.notify_all()
+
     def _give_up_sent(self) -> bool:
         """Delete a segment that is only kept, or have it done soon; whether there is one."""
         segments = self._segments

@@ -81,6 +81,9 @@ class Room:
         """Whether it is the user's bound that leaves no room."""
         return self._max_bytes is not None and size > self._free_bytes
 
+    def refuse_when_full(self) -> None:
+        self._blocks = False
+
     def deadline(self) -> float | None:
         return None if self._block_s is None else time.monotonic() + self._block_s
 
