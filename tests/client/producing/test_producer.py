@@ -259,6 +259,26 @@ def test_librdkafka_is_asked_about_its_properties() -> None:
         Producer("127.0.0.1:1", "unsettled", properties={"no.such": 1})
 
 
+def test_sending_in_a_callback_never_waits_for_room_that_only_the_callbacks_thread_makes(
+    embedded: Kafka, tmp_path: Path
+) -> None:
+    topic = new_topic(embedded)
+    outcomes: list[str] = []
+    for options in ({}, {"spool_max_bytes": 20_000, "spool_when_full": "block"}):
+        folder = tmp_path / str(len(options))
+        with Producer(embedded.bootstrap, "chained", "exactly-once", spool=folder, **options) as producer:  # type: ignore[arg-type]
+
+            def send_more(_error: GaplessError | None, _receipt: Receipt) -> None:
+                try:
+                    outcomes.append(str(producer.send(topic, b"next").sequence))
+                except UsageError as refused:
+                    outcomes.append(str(refused))
+
+            producer.send(topic, b"x", partition=0, on_delivery=send_more).wait(30)
+    assert outcomes[0] == "1"
+    assert "would wait for itself" in outcomes[1]
+
+
 @pytest.mark.parametrize("mode", [None, "always", "fallback", "exactly-once"])
 def test_a_forked_process_is_told_to_make_its_own(embedded: Kafka, tmp_path: Path, mode: str | None) -> None:
     topic = new_topic(embedded)

@@ -150,6 +150,8 @@ class TransactionalSender:
         if self._ending.is_set():
             raise UsageError("the producer is closed")
         self._size_limit.check(value, key, headers)
+        if self.spool.may_block:
+            self._refuse_in_callback("send")  # room in the spool is what the thread that we are on makes
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000  # when it was made, however long it lies in the spool
         stream = self._streams.get((topic, partition))

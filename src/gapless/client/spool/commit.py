@@ -236,6 +236,11 @@ class GroupCommit:
             elif not self._give_up_sent():
                 self._changed.wait(self._room.wait_s(size, deadline, self.path, self._segments.size_bytes))
 
+    @property
+    def may_block(self) -> bool:
+        """Whether append() may have to wait until something was sent."""
+        return self._room.may_block
+
     def refuse_when_full(self) -> None:
         """Nobody is to wait for room any more."""
         with self._lock:

@@ -81,6 +81,10 @@ class Room:
         """Whether it is the user's bound that leaves no room."""
         return self._max_bytes is not None and size > self._free_bytes
 
+    @property
+    def may_block(self) -> bool:
+        return self._max_bytes is not None and self._blocks
+
     def refuse_when_full(self) -> None:
         self._blocks = False
 
