@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import doctest
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -114,13 +115,18 @@ def test_seals_promise_what_was_acknowledged(kafka: Kafka) -> None:
     assert seals()[-1].counts == {topic: 6}
 
 
-def test_b8_a_callback_that_raises_does_no_harm(embedded: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("raised", [RuntimeError, SystemExit])
+@pytest.mark.parametrize("word", ["at-least-once", "exactly-once"])
+def test_b8_a_callback_that_raises_does_no_harm(
+    embedded: Kafka, tmp_path: Path, caplog: pytest.LogCaptureFixture, word: str, raised: type[BaseException]
+) -> None:
     topic = new_topic(embedded)
+    spool = tmp_path if word == "exactly-once" else None
 
     def raise_it(error: GaplessError | None, receipt: Receipt) -> None:
-        raise RuntimeError("mine")
+        raise raised("mine")
 
-    with Producer(embedded.bootstrap, "raising") as producer:
+    with Producer(embedded.bootstrap, "raising", word, spool=spool) as producer:
         for _ in range(3):
             producer.send(topic, b"x", on_delivery=raise_it)
         producer.flush(30)
@@ -138,7 +144,7 @@ def test_a_callback_for_librdkafka_that_raises_does_no_harm(
 
     def raise_it(given: object) -> None:
         calls.append(given)
-        raise RuntimeError("mine")
+        sys.exit("mine")
 
     options: dict[str, Any] = {"direct": {}, "always": {"spool_mode": "always"}}.get(way, {})
     options |= {} if way == "direct" else {"spool": tmp_path}

@@ -159,7 +159,7 @@ class Poller:
             try:
                 error = None if receipt._outcome is True else receipt.error
                 receipt.on_delivery(error, receipt)  # type: ignore[misc]  # or it were not here
-            except Exception:
+            except (Exception, SystemExit):  # exit() ends only the thread that it is called on: ours
                 self.callback_errors += 1
                 if self.callback_errors == 1:
                     _logger.exception("on_delivery raised for %r; further ones are only counted", receipt)

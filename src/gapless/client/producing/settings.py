@@ -259,7 +259,7 @@ def _guarded(name: str, callback: Any) -> Callable[..., None]:
         nonlocal has_raised
         try:
             callback(*given)
-        except Exception:
+        except (Exception, SystemExit):
             if not has_raised:
                 _logger.exception("%s raised; further times are not told", name)
             has_raised = True

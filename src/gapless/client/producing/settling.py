@@ -166,7 +166,7 @@ class Settling:
             return
         try:
             receipt.on_delivery(receipt.error, receipt)
-        except Exception:
+        except (Exception, SystemExit):  # exit() ends only the thread that it is called on: ours
             self.callback_errors += 1
             if self.callback_errors == 1:
                 log.exception(
