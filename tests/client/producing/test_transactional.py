@@ -250,7 +250,7 @@ def _raise_limit(kafka: Kafka, topic: str) -> None:
 
 def test_a_record_that_no_producer_could_send_is_refused_at_once(embedded: Kafka, tmp_path: Path) -> None:
     sender = new_sender(embedded, tmp_path, "too-large")
-    with pytest.raises(UsageError, match=r"1,000,000 bytes"):
+    with pytest.raises(UsageError, match=r"message\.max\.bytes=1000000"):
         sender.send("any", 0, b"x" * 1_000_001, None, None, None, None)
     assert sender.spool.end == 0
     sender.close(0)
