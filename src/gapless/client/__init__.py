@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gapless.client.relaying import Output, Relay, RelayFailed, RelayFenced, relay
     from gapless.client.semantics import Semantics
     from gapless.client.stores.none import NoStore
+    from gapless.client.stores.port import StoreUnavailable
     from gapless.client.stores.postgres import PostgresStore
     from gapless.client.stores.redis import RedisStore
     from gapless.client.stores.sqlite import SqliteStore
@@ -44,6 +45,7 @@ __all__ = [
     "Semantics",
     "SqliteStore",
     "StillWaiting",
+    "StoreUnavailable",
     "TopicPartition",
     "relay",
 ]
@@ -69,6 +71,7 @@ _HOMES = {
     "Semantics": "semantics",
     "SqliteStore": "stores.sqlite",
     "StillWaiting": "producing.receipts",
+    "StoreUnavailable": "stores.port",
     "TopicPartition": "records",
     "relay": "relaying",
 }

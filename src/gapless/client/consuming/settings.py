@@ -9,12 +9,12 @@ librdkafka's own automatic commits are never on: they commit what was fetched, n
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gapless.client.consuming.failures import DeadLetters
+from gapless.client.logs import librdkafka_logger
 from gapless.client.semantics import Semantics
 from gapless.client.stores.none import NoStore
 from gapless.client.stores.port import Store
@@ -86,7 +86,7 @@ class Settings:
         }
         return {
             "bootstrap.servers": self.bootstrap,
-            "logger": logging.getLogger("gapless.client.librdkafka"),
+            "logger": librdkafka_logger,
             **shared,
         }
 
@@ -240,7 +240,7 @@ def _librdkafka(
     return {
         # From the beginning: a group that is new, or whose offsets have expired, must not skip silently.
         "auto.offset.reset": "earliest",
-        "logger": logging.getLogger("gapless.client.librdkafka"),
+        "logger": librdkafka_logger,
         **given,
         "bootstrap.servers": bootstrap,
         "group.id": group or _NO_GROUP,

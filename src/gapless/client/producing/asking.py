@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import ClusterMetadata
 
+from gapless.client.logs import quiet_unless_told
 from gapless.client.producing.ledger import connection_properties
 from gapless.errors import Unreachable, UsageError
 
@@ -49,8 +50,7 @@ class Asking:
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
-        self._properties = connection_properties(properties)
-        self._properties.setdefault("log_level", 0)  # what goes wrong is raised
+        self._properties = quiet_unless_told(connection_properties(properties))
         self._client: Producer | None = None
 
     def count_partitions(self, topic: str, timeout_s: float) -> int:

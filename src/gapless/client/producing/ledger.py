@@ -21,6 +21,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gapless.client.formats import LEDGER_TOPIC, POSITION_PARTITION
+from gapless.client.logs import quiet_unless_told
 from gapless.errors import GaplessError
 
 REQUEST_TIMEOUT_S = 10.0
@@ -68,7 +69,7 @@ class Ledger:
     """Reads what is committed, and makes the topic. Raises KafkaException while the cluster is away."""
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
-        self._properties = connection_properties(properties)
+        self._properties = quiet_unless_told(connection_properties(properties))
         self._admin = AdminClient(dict(self._properties))
         self._groups: dict[str, object] = {}
         self._consumers: dict[str, Consumer] = {}

@@ -18,6 +18,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from gapless.client.logs import librdkafka_logger
 from gapless.client.producing.asking import count_partitions
 from gapless.client.producing.receipts import Receipt
 from gapless.errors import GaplessError, Unreachable, UsageError
@@ -27,7 +28,6 @@ _STAY_AWAY_S = 0.01
 _LOOK_S = 0.01
 
 _logger = logging.getLogger("gapless.client")
-_librdkafka_logger = logging.getLogger("gapless.client.librdkafka")
 
 Chore = Callable[[], None]
 ProducedHeaders = list[tuple[str, str | bytes | None]]
@@ -41,7 +41,7 @@ class Poller:
         self._properties = dict(properties)
         self._users_error_cb = self._properties.get("error_cb")
         self._properties["error_cb"] = self._noticed
-        self._properties.setdefault("logger", _librdkafka_logger)
+        self._properties.setdefault("logger", librdkafka_logger)
         self._chore = chore
         self._callbacks: deque[Receipt] = deque()
         self.settled = self._callbacks.append

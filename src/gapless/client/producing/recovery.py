@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from gapless.client.formats import LEDGER_TOPIC, Seal, UnreadableSeal, identity_of, position_group
+from gapless.client.logs import quiet_unless_told
 from gapless.client.producing.ledger import Ledger, connection_properties, register
 from gapless.client.producing.ownership import Position, fingerprint, new_instance, restored
 from gapless.client.producing.session import Session
@@ -183,7 +184,7 @@ def _note_seal(value: bytes | None, source: str, incarnation: bytes, lasts: dict
 def _reader(properties: Mapping[str, Any], source: str) -> Consumer:
     return Consumer(
         {
-            **connection_properties(properties),
+            **quiet_unless_told(connection_properties(properties)),
             "group.id": f"gapless.recover.{source}",
             "enable.auto.commit": False,
             "enable.partition.eof": True,

@@ -21,6 +21,7 @@ from gapless.client.formats import (
     sequence_header,
     source_header,
 )
+from gapless.client.logs import quiet_unless_told
 from gapless.client.spool.records import Spooled
 from gapless.errors import UsageError
 
@@ -153,7 +154,7 @@ def _new_producer(
             {
                 "reconnect.backoff.max.ms": 1_000,
                 "socket.timeout.ms": min(10_000, timeout_ms),
-                **given,
+                **quiet_unless_told(given),
                 "transactional.id": source,
                 # Only failures are told one by one; that the others arrived is what the commit says.
                 "delivery.report.only.error": True,

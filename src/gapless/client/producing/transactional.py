@@ -185,7 +185,9 @@ class TransactionalSender:
         if not self._ending.is_set():
             unsent = self.flush(timeout_s) if has_started else 1
             # When all is sent there is time for the last seal; else what is under way is given up.
-            self._end_by = time.monotonic() + (0.0 if unsent else self._patience_s)
+            self._end_by = time.monotonic()
+            if not unsent and self.committed is not None:
+                self._end_by += self._patience_s if timeout_s is None else min(timeout_s, self._patience_s)
             self._ending.set()
         if has_started:
             # librdkafka may sit in a call for longer than we told it to. Whatever comes of it is harmless:

@@ -166,7 +166,8 @@ class TransactionalStore(ABC):
         try:
             return self._repeated(lambda: self._apply_once(partition, owned, records, handler))
         except HandlerFailed:
-            self._check_owner(partition, owned)  # an earlier owner's handler fails on what its successor did
+            # An earlier owner's handler fails on what its successor did.
+            self._repeated(lambda: self._check_owner(partition, owned))
             raise
 
     def skip(self, partition: TopicPartition, record: Record) -> None:
