@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from struct import pack
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -17,6 +19,7 @@ from gapless.testing.processes import free_ports
 from gapless.testing.proxy import ProxyFailed
 from gapless.testing.proxy.faults import Network
 from gapless.testing.proxy.frames import ConnectionCut, Cutter, Verdict, read_request_head
+from gapless.testing.proxy.link import End, Link
 from gapless.testing.quiet import quiet_logger
 from tests.broker.process import wait_until
 from tests.conftest import Require
@@ -246,3 +249,28 @@ def test_a_port_of_nobody_is_closed_at_once() -> None:
         admin = admin_at(proxy.bootstrap)
         with pytest.raises(KafkaException):
             admin.list_topics(timeout=0.3)
+
+
+def test_what_waited_for_an_end_that_is_gone_is_dropped() -> None:
+    """A broker dies while it is cut off, and then the network heals."""
+
+    class Gone:
+        closed = 0
+
+        def is_closing(self) -> bool:
+            return True
+
+        def write(self, data: bytes) -> None:
+            raise RuntimeError("the handler is closed")
+
+        def close(self) -> None:
+            self.closed += 1
+
+    link = SimpleNamespace(blocked=True, delay_s=0.0)
+    end = End(cast("Link", link), Cutter(8, judging(), bytes))
+    end.transport = gone = cast("Any", Gone())
+    end.receive(b"late", 0.0)
+    end.receive(None, 0.0)
+    link.blocked = False
+    end.deliver_early()
+    assert gone.closed == 1

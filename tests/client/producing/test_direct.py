@@ -74,7 +74,7 @@ def test_b2_b3_the_leader_dies_before_others_have_the_record(embedded: Kafka, ac
         producer.send(topic, b"before", partition=place, wait=True)
         for follower in cluster.brokers:
             if follower != leader:
-                cluster.pause(follower)
+                cluster.cut(leader, follower)  # a pause would not do: what is in its socket it has
         receipt = producer.send(topic, b"alone", partition=place)
         if acks == 1:
             receipt.wait(10)
@@ -82,13 +82,10 @@ def test_b2_b3_the_leader_dies_before_others_have_the_record(embedded: Kafka, ac
             time.sleep(0.1)  # enough for the leader to have it; it must not be confirmed, however long
             assert not receipt.done
         cluster.kill(leader)
-        for follower in cluster.brokers:
-            if follower != leader:
-                cluster.resume(follower)
         cluster.wait_until(topic, place, leader_not=leader)
         producer.send(topic, b"after", partition=place).wait(30)
         receipt.wait(30)
-    cluster.restart(leader)
+    embedded.repair()
     values = [each.value for each in read_all(embedded, topic)]
     assert values == ([b"before", b"after"] if acks == 1 else [b"before", b"alone", b"after"])
 

@@ -114,20 +114,15 @@ class End(asyncio.Protocol):
     def _write(self, data: bytes | None) -> None:
         if self.transport is None or self._link.blocked:
             self._early.append(data or b"")
-            return
-        if data is None:
+        elif not data:
             self.transport.close()
-        else:
+        elif not self.transport.is_closing():  # else nobody is there any more who could read it
             self.transport.write(data)
 
     def deliver_early(self) -> None:
         """Write what had to wait."""
         while self._early and self.transport is not None and not self._link.blocked:
-            data = self._early.popleft()
-            if data:
-                self.transport.write(data)
-            else:
-                self.transport.close()
+            self._write(self._early.popleft())
 
     def read_if(self, allowed: bool) -> None:
         """Take what arrives, or leave it where it is."""
