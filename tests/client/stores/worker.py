@@ -66,7 +66,10 @@ def die_around_commit(store: Any, moment: str, at: int) -> None:
 
 
 def die_around_mark(store: Any, moment: str, at: int) -> None:
-    """Let the process die when effect number `at` has happened: before Redis hears of it, or after."""
+    """Let the process die when effect number `at` has happened: before Redis hears of it, or after.
+
+    After means: when the next new record has begun. What stands in the log again does not begin.
+    """
     original, count = store._step, 0
 
     def step(partition: Any, owned: Any, begin: Any, *, force: bool = False) -> Any:
@@ -75,7 +78,7 @@ def die_around_mark(store: Any, moment: str, at: int) -> None:
         if moment == "before-mark" and count == at:
             die()
         answer = original(partition, owned, begin, force=force)
-        if moment == "after-mark" and count == at:
+        if moment == "after-mark" and count >= at and answer.begun == "new":
             die()
         return answer
 
