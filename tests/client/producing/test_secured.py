@@ -54,8 +54,8 @@ class SecuredKafka(ApacheKafka):
         self._certificates = certificates
         self.secured_port = 0
 
-    def _write_configuration(self) -> None:
-        super()._write_configuration()
+    def _choose_ports(self) -> None:
+        super()._choose_ports()
         [self.secured_port] = free_ports(1)
         lines = dict(line.split("=", 1) for line in self._configuration.read_text().splitlines())
         secured = f"SASL_SSL://127.0.0.1:{self.secured_port}"

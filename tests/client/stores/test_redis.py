@@ -128,7 +128,7 @@ def test_a_handler_that_fails_leaves_no_doubt(redis_kit: RedisKit, opened: OpenS
 
 
 def test_marks_expire_when_nothing_new_came_for_so_long(redis_kit: RedisKit, opened: OpenStores) -> None:
-    store = opened(redis_kit.store(expire=0.2, lease=0.1))
+    store = opened(redis_kit.store(expire=3, lease=1))
     store.take(FIRST)
     store.apply(FIRST, records(range(3)), redis_kit.handler)
     assert redis_kit.marks() == [(0, 2)]
