@@ -36,3 +36,7 @@ class Unreachable(GaplessError):
     """The cluster or service does not answer, or refuses our credentials."""
 
     exit_code = ExitCode.UNREACHABLE
+
+
+class InvariantViolated(Exception):
+    """Gapless contradicts itself: a bug, which keeps its traceback."""

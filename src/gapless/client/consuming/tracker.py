@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-
-class InvariantViolated(Exception):
-    """Something that cannot be, was: a mistake in Gapless itself."""
+from gapless.errors import InvariantViolated
 
 
 class OffsetTracker:

@@ -1,0 +1,83 @@
+"""Small files beside a checkpoint: what a pipeline must remember that Spark does not.
+
+    folder = CheckpointFolder(spark, "checkpoints/orders")
+    folder.write("sinks/out/plan.json", b"{}")
+
+They lie in `gapless/` inside the checkpoint, on whatever file system that is on, and are written by Spark's
+own means for checkpoints: a file is there as a whole or not at all. They live and die with the checkpoint:
+who removes one without the other makes a new checkpoint, which sinks notice by its `id`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+_ID_FILE = "id"
+_ID_BYTES = 8
+
+
+class CheckpointFolder:
+    """The files of one checkpoint. For the driver only."""
+
+    def __init__(self, spark: SparkSession, checkpoint: Path | str) -> None:
+        self._jvm: Any = spark._jvm
+        self._root = f"{checkpoint}/gapless"
+        conf = spark._jsparkSession.sessionState().newHadoopConf()
+        checkpointing: Any = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
+        self._files = checkpointing.CheckpointFileManager.create(self._path(""), conf)
+        self._file_system = self._path("").getFileSystem(conf)
+
+    @cached_property
+    def id(self) -> str:
+        """Random, made with the checkpoint: tells it from another one of the same pipeline."""
+        known = self.read(_ID_FILE)
+        if known is None:
+            known = secrets.token_hex(_ID_BYTES).encode()
+            self.write(_ID_FILE, known)
+        return known.decode()
+
+    def read(self, name: str) -> bytes | None:
+        """The file's content; None if there is no such file."""
+        path = self._path(name)
+        if not self._file_system.exists(path):
+            return None
+        stream = self._file_system.open(path)
+        try:
+            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def write(self, name: str, data: bytes) -> None:
+        """Make or replace the file, all or nothing."""
+        path = self._path(name)
+        self._file_system.mkdirs(path.getParent())
+        stream = self._files.createAtomic(path, True)
+        try:
+            stream.write(data)
+        except BaseException:
+            stream.cancel()
+            raise
+        stream.close()
+
+    def names(self, folder: str) -> list[str]:
+        """The names of the files in a folder of this one, sorted; none if there is no such folder."""
+        path = self._path(folder)
+        if not self._file_system.exists(path):
+            return []
+        names = (status.getPath().getName() for status in self._file_system.listStatus(path))
+        return sorted(name for name in names if not name.startswith("."))
+
+    def delete(self, name: str) -> None:
+        """Remove a file, or a folder with all that is in it. Nothing happens if there is none."""
+        self._file_system.delete(self._path(name), True)
+
+    def _path(self, name: str) -> Any:
+        where = f"{self._root}/{name}" if name else self._root
+        return self._jvm.org.apache.hadoop.fs.Path(where)

@@ -1,0 +1,1 @@
+"""Where a pipeline's rows go: each sink takes every batch once."""

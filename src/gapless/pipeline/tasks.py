@@ -1,0 +1,163 @@
+"""One batch into a sink by several tasks, each with a transaction and a marker of its own.
+
+Nothing is prepared and then decided: a task commits its rows together with its marker, or neither. A batch
+that is repeated finds the markers and skips what is there. That is sound only if each row comes to the same
+task again:
+
+- Aligned: nothing shuffles, so a task's rows come from one source partition, and its marker is an offset of
+  that.
+- Shuffled: rows are shared out by a hash of their key, and how many tasks, by which plan, is written
+  beside the checkpoint before any of them starts. A repetition that would do otherwise is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+
+from gapless.errors import GaplessError, InvariantViolated
+from gapless.pipeline.plans import fingerprint
+from gapless.pipeline.ranges import source_ranges
+from gapless.pipeline.slots import Mode, Slot, aligned_slots, shuffled_slots
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql import DataFrame
+
+    from gapless.pipeline.sinks.port import Batch, SinkContext
+
+_PLAN_FILE = "plan.json"
+_ESTABLISHED_FILE = "established.json"
+_SUMMARY_SCHEMA = "slot string, rows long, skipped boolean, seconds double"
+_DOUBTFUL = ("map<", "variant", "float", "double")
+
+
+class PlanChanged(GaplessError):
+    """The batch was begun in another way, and can only be finished in that. The message says what to do."""
+
+
+class Done(NamedTuple):
+    """What a task says when its slot is written: now, or (skipped) by an attempt before it."""
+
+    slot: str
+    rows: int
+    skipped: bool
+    seconds: float
+
+
+class TaskWriter(Protocol):
+    """Writes slots. Goes to the workers by pickle, so it holds settings and no connections."""
+
+    def establish(self, slots: Sequence[Slot], *, reset: bool) -> None:
+        """On the driver: let there be a marker at `start` for each slot, before its first use.
+
+        With `reset`, set those that there are, too: nobody has used them since another mode was in force.
+        """
+
+    def write(self, slot: Slot, rows: Iterator[RecordBatch]) -> Done:
+        """In a worker: fence off earlier attempts, judge the marker, write rows and marker as one."""
+
+
+class Plan(NamedTuple):
+    """How a batch is shared out."""
+
+    batch: int
+    mode: Mode
+    tasks: int
+    fingerprint: str
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        known = json.loads(data)
+        return cls(known["batch"], Mode(known["mode"]), known["tasks"], known["fingerprint"])
+
+    def to_json(self) -> bytes:
+        return json.dumps({**self._asdict(), "mode": self.mode.value}).encode()
+
+
+def run_tasks(
+    context: SinkContext,
+    batch: Batch,
+    writer: TaskWriter,
+    *,
+    tasks: int | None = None,
+    share_by: Sequence[str] = (),
+) -> list[Done]:
+    """Write the batch. With `tasks`, by so many and shuffled; else aligned where that is possible.
+
+    Shuffled, rows are shared out by the columns `share_by`, or by all of which a repetition cannot be in doubt.
+    """
+    # Adaptive execution would choose the number of tasks by what it sees, another one each time.
+    batch.rows.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
+    rows = batch.rows.select("*")
+    ranges = source_ranges(rows) if tasks is None else None
+    if ranges is not None:
+        plan = Plan(batch.number, Mode.ALIGNED, len(ranges), "")
+        slots = aligned_slots(batch.number, ranges)
+        earlier = _earlier_plan(context, plan)
+    else:
+        wanted = tasks or int(str(rows.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+        plan = Plan(batch.number, Mode.SHUFFLED, wanted, fingerprint(rows))
+        earlier = _earlier_plan(context, plan)
+        if earlier is not None and earlier.batch == batch.number:
+            plan = earlier
+        slots = shuffled_slots(batch.number, plan.tasks)
+        rows = _share_out(rows, plan.tasks, share_by)
+    _establish(context, writer, slots, reset=earlier is not None and earlier.mode is not plan.mode)
+    if plan != earlier:
+        context.folder.write(context.file(_PLAN_FILE), plan.to_json())
+    return _act(rows, slots, writer) if slots else []
+
+
+def _earlier_plan(context: SinkContext, plan: Plan) -> Plan | None:
+    """The plan of this batch's first attempt, or of the batch before it."""
+    data = context.folder.read(context.file(_PLAN_FILE))
+    if data is None:
+        return None
+    earlier = Plan.from_json(data)
+    if earlier.batch == plan.batch and (earlier.mode, earlier.fingerprint) != (plan.mode, plan.fingerprint):
+        raise PlanChanged(
+            f"batch {plan.batch} was begun with another transform or other settings, and part of it may "
+            f"be in {context.sink} already: finish it with the old definition "
+            "(gapless pipeline run FILE --once), then change it"
+        )
+    return earlier
+
+
+def _share_out(rows: DataFrame, tasks: int, share_by: Sequence[str]) -> DataFrame:
+    """Sums of floating-point numbers depend on their order, and maps have no hash: neither may choose a task."""
+    certain = [name for name, kind in rows.dtypes if not any(doubtful in kind for doubtful in _DOUBTFUL)]
+    columns = list(share_by) or certain
+    if not columns:
+        raise PlanChanged("the rows have no column by which they can be shared out among tasks: add a key")
+    return rows.repartition(tasks, *columns)
+
+
+def _establish(context: SinkContext, writer: TaskWriter, slots: Sequence[Slot], *, reset: bool) -> None:
+    """Make the markers that were never there; what was there once and is gone is for the task to refuse."""
+    data = context.folder.read(context.file(_ESTABLISHED_FILE))
+    known: set[str] = set(json.loads(data)) if data is not None else set()
+    new = [slot for slot in slots if reset or slot.name not in known]
+    if new:
+        writer.establish(new, reset=reset)
+        known.update(slot.name for slot in new)
+        context.folder.write(context.file(_ESTABLISHED_FILE), json.dumps(sorted(known)).encode())
+
+
+def _act(rows: DataFrame, slots: Sequence[Slot], writer: TaskWriter) -> list[Done]:
+    """The one action on the batch: every partition is written by one task, which answers with one row."""
+
+    def in_task(record_batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        if task is None:
+            raise InvariantViolated("a sink's task runs outside of Spark")
+        done = writer.write(slots[task.partitionId()], record_batches)
+        yield pa.RecordBatch.from_pylist([done._asdict()])
+
+    answers = [Done(*row) for row in rows.mapInArrow(in_task, _SUMMARY_SCHEMA).collect()]
+    if sorted(done.slot for done in answers) != sorted(slot.name for slot in slots):
+        raise InvariantViolated(f"{len(slots)} tasks were to write, {len(answers)} answered")
+    return answers
