@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,10 +27,10 @@ class CheckpointFolder:
     """The files of one checkpoint. For the driver only."""
 
     def __init__(self, spark: SparkSession, checkpoint: Path | str) -> None:
-        self._jvm: Any = spark._jvm
+        self._jvm = cast("Any", spark._jvm)
         self._root = f"{checkpoint}/gapless"
         conf = spark._jsparkSession.sessionState().newHadoopConf()
-        checkpointing: Any = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
+        checkpointing = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
         self._files = checkpointing.CheckpointFileManager.create(self._path(""), conf)
         self._file_system = self._path("").getFileSystem(conf)
 

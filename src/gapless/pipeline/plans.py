@@ -60,8 +60,8 @@ def refuse_unrepeatable(rows: DataFrame, batch: DataFrame) -> None:
                     )
                 if _class(node) in _ORDER_DEPENDENT:
                     raise UnrepeatablePlan(
-                        f"{_words(node)} depends on the order of rows, which may be another when the batch is "
-                        "repeated after a crash: take it out, or set stage = true, which keeps each batch's result"
+                        f"{_words(node)} depends on the order of rows, which may be another when the batch "
+                        "is repeated after a crash: take it out, or set stage = true, which keeps its result"
                     )
 
 

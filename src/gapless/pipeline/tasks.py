@@ -85,7 +85,7 @@ def run_tasks(
 ) -> list[Done]:
     """Write the batch. With `tasks`, by so many and shuffled; else aligned where that is possible.
 
-    Shuffled, rows are shared out by the columns `share_by`, or by all of which a repetition cannot be in doubt.
+    Shuffled, rows are shared out by the columns `share_by`, or by all that come out the same again.
     """
     # Adaptive execution would choose the number of tasks by what it sees, another one each time.
     batch.rows.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
@@ -125,7 +125,7 @@ def _earlier_plan(context: SinkContext, plan: Plan) -> Plan | None:
 
 
 def _share_out(rows: DataFrame, tasks: int, share_by: Sequence[str]) -> DataFrame:
-    """Sums of floating-point numbers depend on their order, and maps have no hash: neither may choose a task."""
+    """Sums of fractions depend on their order, and maps have no hash: neither may choose a task."""
     certain = [name for name, kind in rows.dtypes if not any(doubtful in kind for doubtful in _DOUBTFUL)]
     columns = list(share_by) or certain
     if not columns:

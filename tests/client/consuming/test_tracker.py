@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gapless.client.consuming.backlog import Backlog
 from gapless.client.consuming.tracker import OffsetTracker
-from gapless.errors import InvariantViolated
 from gapless.client.records import Record, TopicPartition
+from gapless.errors import InvariantViolated
 
 GAPS = st.lists(st.integers(1, 5), min_size=1, max_size=60)
 
