@@ -78,6 +78,9 @@ class CheckpointFolder:
         """Remove a file, or a folder with all that is in it. Nothing happens if there is none."""
         self._file_system.delete(self._path(name), True)
 
+    def location(self, name: str) -> str:
+        """Where a file or folder of this name is, for who writes it by other means."""
+        return f"{self._root}/{name}"
+
     def _path(self, name: str) -> Any:
-        where = f"{self._root}/{name}" if name else self._root
-        return self._jvm.org.apache.hadoop.fs.Path(where)
+        return self._jvm.org.apache.hadoop.fs.Path(self.location(name) if name else self._root)

@@ -97,7 +97,7 @@ def run_tasks(
         earlier = _earlier_plan(context, plan)
     else:
         wanted = tasks or int(str(rows.sparkSession.conf.get("spark.sql.shuffle.partitions")))
-        plan = Plan(batch.number, Mode.SHUFFLED, wanted, fingerprint(rows))
+        plan = Plan(batch.number, Mode.SHUFFLED, wanted, fingerprint(rows, batch.code))
         earlier = _earlier_plan(context, plan)
         if earlier is not None and earlier.batch == batch.number:
             plan = earlier

@@ -35,6 +35,8 @@ class Batch(NamedTuple):
 
     number: int
     rows: DataFrame
+    code: str = ""
+    """Tells versions of the transform apart where the plan does not: the hash of its Python source."""
 
 
 class Written(NamedTuple):
