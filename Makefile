@@ -20,8 +20,11 @@ setup: $(VENV)/.installed jars/spark/.verified jars/kafka/.verified jars/zookeep
 demo: $(VENV)/.installed jars/spark/.verified ## the whole way of a record: broker, crash, Spark, proof
 	$(BIN)/gapless demo
 
-test: setup lint ## everything that CI runs: lint, types, tests
-	$(BIN)/python -m pytest
+# Two processes, each with servers of its own, take one test file after another. In the order of collection, not
+# the fullest file first, or the files with one long test would all come last.
+WORKERS ?= 2
+test: setup lint ## everything that CI runs: lint, types, tests (PYTEST_ARGS="-k word" for some of them)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 SEED ?= $(shell date +%s)
 soak: $(VENV)/.installed ## random faults: ten minutes against three brokers (SEED=n repeats them), 200 kills of each client
