@@ -109,6 +109,12 @@ class Definition:
             return ".".join(map(str, key))
         return f"{self.origin.file}:{self.origin.lines.of(key)}"
 
+    def at_text(self, *key: str | int, line: int = 1) -> str:
+        """Where a line of a string is."""
+        if self.origin is None:
+            return f"{self.at(*key)}, line {line}"
+        return f"{self.origin.file}:{self.origin.lines.of_text(key) + line - 1}"
+
     def with_checkpoint(self, checkpoint: str) -> Self:
         return replace(self, checkpoint=checkpoint)
 

@@ -30,8 +30,10 @@ class Lines:
 
     def __init__(self, text: str) -> None:
         self._lines: dict[Key, int] = {}
-        for key, line in _Scanner(text.replace("\r\n", "\n")).places():
+        scanner = _Scanner(text.replace("\r\n", "\n"))
+        for key, line in scanner.places():
             self._lines.setdefault(key, line)
+        self._texts = scanner.texts
         self._dotted = {_dotted(key): line for key, line in reversed(self._lines.items())}
 
     def of(self, key: Key) -> int:
@@ -44,6 +46,10 @@ class Lines:
             if known is not None:
                 return known
         return 1
+
+    def of_text(self, key: Key) -> int:
+        """The line on which a string's text begins: the next one, if it opens with a line break."""
+        return self._texts.get(key) or self.of(key)
 
     def keys(self) -> dict[Key, int]:
         """All that has a line."""
@@ -59,6 +65,7 @@ class _Scanner:
         self._text = text
         self._at = 0
         self._tables_in: dict[Key, int] = {}  # how many [[...]] there were, by name
+        self.texts: dict[Key, int] = {}
 
     def places(self) -> Iterator[tuple[Key, int]]:
         table: Key = ()
@@ -118,6 +125,8 @@ class _Scanner:
     def _value(self, key: Key) -> Iterator[tuple[Key, int]]:
         first = self._text[self._at]
         if first in "\"'":
+            opens_with_break = self._text.startswith(('"""\n', "'''\n"), self._at)
+            self.texts[key] = self._line() + opens_with_break
             self._skip(_STRING)
         elif first == "[":
             yield from self._list(key)
