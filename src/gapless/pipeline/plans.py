@@ -19,12 +19,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _BATCH_LEAF = "LogicalRDD"
-_CONSTANT_LEAVES = {"LocalRelation", "OneRowRelation", "Range", "LocalTableScan"}
+# Constants, and references to a WITH clause, which is looked at where it is defined.
+_HARMLESS_LEAVES = {"LocalRelation", "OneRowRelation", "Range", "LocalTableScan", "CTERelationRef"}
 _CLOCKS = {"CurrentDate", "CurrentTimestamp", "CurrentTime", "Now", "LocalTimestamp", "CurrentBatchTimestamp"}
-# Their result depends on the order in which rows come, which a shuffle does not keep.
+# Their result depends on the order in which rows come, which a shuffle does not keep. Those of windows, too:
+# an ORDER BY leaves the order of its ties open.
 _ORDER_DEPENDENT = {
     *("AnyValue", "CollectList", "CollectSet", "First", "Last", "ListAgg", "MaxBy", "MinBy", "Mode"),
+    *("ApproximatePercentile", "ApproxTopK", "HistogramNumeric"),
+    *("Lag", "Lead", "NTile", "NthValue", "RowNumber"),
 }
+# Steps that keep some of the rows and not others: which ones depends on their order.
+_CHOOSING_STEPS = {"GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample"}
+# Windows over a number of rows (and not over values) that treat ties alike.
+_FAIR_TO_TIES = {"CumeDist", "DenseRank", "PercentRank", "Rank"}
+_BEFORE_ALL, _AFTER_ALL = "UnboundedPreceding$", "UnboundedFollowing$"
 _ALL_FIELDS = 100_000
 
 
@@ -38,31 +47,60 @@ def refuse_unrepeatable(rows: DataFrame, batch: DataFrame) -> None:
         leaf.rdd().id() for leaf in _seq(_analyzed(batch).collectLeaves()) if _class(leaf) == _BATCH_LEAF
     }
     for plan in _with_subqueries(_analyzed(rows)):
-        for leaf in _seq(plan.collectLeaves()):
-            kind = _class(leaf)
-            if kind in _CONSTANT_LEAVES or (kind == _BATCH_LEAF and leaf.rdd().id() in own_leaves):
-                continue
+        for step in _nodes(plan):
+            _refuse_foreign_leaf(step, own_leaves)
+            if _class(step) in _CHOOSING_STEPS or _keeps_one_of_several(step):
+                raise _order_dependent(step)
+            for expression in _seq(step.expressions()):
+                _refuse_unrepeatable_expression(expression)
+
+
+def _refuse_foreign_leaf(step: Any, own_leaves: set[int]) -> None:
+    if not step.children().isEmpty() or _class(step) in _HARMLESS_LEAVES:
+        return
+    if _class(step) == _BATCH_LEAF and step.rdd().id() in own_leaves:
+        return
+    raise UnrepeatablePlan(
+        f"the transform reads something besides the batch ({_words(step)}), which may have changed "
+        "when the batch is repeated after a crash: set stage = true, which keeps each batch's result"
+    )
+
+
+def _refuse_unrepeatable_expression(expression: Any) -> None:
+    if not expression.deterministic():
+        raise UnrepeatablePlan(
+            f"{_words(expression)} gives another result when the batch is repeated after a crash: "
+            "take it out, or set stage = true, which keeps each batch's result"
+        )
+    for node in _nodes(expression):
+        kind = _class(node)
+        if kind in _CLOCKS:
             raise UnrepeatablePlan(
-                f"the transform reads something besides the batch ({_words(leaf)}), which may have changed "
-                "when the batch is repeated after a crash: set stage = true, which keeps each batch's result"
+                f"{_words(node)} is another time when the batch is repeated after a crash: use the "
+                "record's own `timestamp`, or set stage = true, which keeps each batch's result"
             )
-        for expression in _expressions(plan):
-            if not expression.deterministic():
-                raise UnrepeatablePlan(
-                    f"{_words(expression)} gives another result when the batch is repeated after a crash: "
-                    "take it out, or set stage = true, which keeps each batch's result"
-                )
-            for node in _nodes(expression):
-                if _class(node) in _CLOCKS:
-                    raise UnrepeatablePlan(
-                        f"{_words(node)} is another time when the batch is repeated after a crash: use the "
-                        "record's own `timestamp`, or set stage = true, which keeps each batch's result"
-                    )
-                if _class(node) in _ORDER_DEPENDENT:
-                    raise UnrepeatablePlan(
-                        f"{_words(node)} depends on the order of rows, which may be another when the batch "
-                        "is repeated after a crash: take it out, or set stage = true, which keeps its result"
-                    )
+        if kind in _ORDER_DEPENDENT or (kind == "WindowExpression" and _counts_rows(node)):
+            raise _order_dependent(node)
+
+
+def _keeps_one_of_several(step: Any) -> bool:
+    """dropDuplicates by some of the columns: any of the rows that agree in them may be the one that stays."""
+    return _class(step) == "Deduplicate" and bool(step.keys().size() < step.child().output().size())
+
+
+def _counts_rows(window: Any) -> bool:
+    """Does it look at a number of rows around each, and so perhaps at some of its ties and not at others?"""
+    frame = window.windowSpec().frameSpecification()
+    if _class(window.windowFunction()) in _FAIR_TO_TIES or _class(frame.frameType()) != "RowFrame$":
+        return False
+    return (_class(frame.lower()), _class(frame.upper())) != (_BEFORE_ALL, _AFTER_ALL)
+
+
+def _order_dependent(node: Any) -> UnrepeatablePlan:
+    return UnrepeatablePlan(
+        f"{_words(node)} depends on the order of rows, which may be another when the batch "
+        "is repeated after a crash: take it out, or set stage = true, which keeps its result"
+    )
 
 
 def fingerprint(rows: DataFrame, *also: str) -> str:
@@ -85,15 +123,10 @@ def _with_subqueries(plan: Any) -> Iterator[Any]:
     yield from _seq(plan.subqueriesAll())
 
 
-def _expressions(plan: Any) -> Iterator[Any]:
-    yield from _seq(plan.expressions())
-    for child in _seq(plan.children()):
-        yield from _expressions(child)
-
-
-def _nodes(expression: Any) -> Iterator[Any]:
-    yield expression
-    for child in _seq(expression.children()):
+def _nodes(tree: Any) -> Iterator[Any]:
+    """The steps of a plan, or the parts of an expression."""
+    yield tree
+    for child in _seq(tree.children()):
         yield from _nodes(child)
 
 

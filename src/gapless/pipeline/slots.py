@@ -60,7 +60,7 @@ def judge(slot: Slot, marker: int | None) -> Verdict:
         if marker > slot.end:
             raise _ahead(slot, f"batch {marker - 1} is written there, this one is {slot.batch}")
         return Verdict.SKIP if marker == slot.end else Verdict.WRITE
-    if marker >= slot.end:
+    if marker == slot.end:
         return Verdict.SKIP
     if marker == slot.start:
         return Verdict.WRITE

@@ -103,7 +103,7 @@ def run_tasks(
             plan = earlier
         slots = shuffled_slots(batch.number, plan.tasks)
         rows = _share_out(rows, plan.tasks, share_by)
-    _establish(context, writer, slots, reset=earlier is not None and earlier.mode is not plan.mode)
+    _establish(context, writer, slots, new_mode=earlier is not None and earlier.mode is not plan.mode)
     if plan != earlier:
         context.folder.write(context.file(_PLAN_FILE), plan.to_json())
     return _act(rows, slots, writer) if slots else []
@@ -115,6 +115,11 @@ def _earlier_plan(context: SinkContext, plan: Plan) -> Plan | None:
     if data is None:
         return None
     earlier = Plan.from_json(data)
+    if earlier.batch > plan.batch:
+        raise PlanChanged(
+            f"batch {plan.batch} comes after batch {earlier.batch} was begun: the checkpoint is a mixture of "
+            "older and newer files, bring back all of it"
+        )
     if earlier.batch == plan.batch and (earlier.mode, earlier.fingerprint) != (plan.mode, plan.fingerprint):
         raise PlanChanged(
             f"batch {plan.batch} was begun with another transform or other settings, and part of it may "
@@ -130,18 +135,30 @@ def _share_out(rows: DataFrame, tasks: int, share_by: Sequence[str]) -> DataFram
     columns = list(share_by) or certain
     if not columns:
         raise PlanChanged("the rows have no column by which they can be shared out among tasks: add a key")
-    return rows.repartition(tasks, *columns)
+    # A dot in a name would be taken for a field of a struct.
+    quoted = ["`" + name.replace("`", "``") + "`" for name in columns]
+    return rows.repartition(tasks, *quoted)
 
 
-def _establish(context: SinkContext, writer: TaskWriter, slots: Sequence[Slot], *, reset: bool) -> None:
-    """Make the markers that were never there; what was there once and is gone is for the task to refuse."""
+def _establish(context: SinkContext, writer: TaskWriter, slots: Sequence[Slot], *, new_mode: bool) -> None:
+    """Make the markers that were never there; what was there once and is gone is for the task to refuse.
+
+    While another mode was in force the markers of this one stood still. They are set anew, each before the
+    first batch that has its slot, which need not be the first batch of the mode.
+    """
     data = context.folder.read(context.file(_ESTABLISHED_FILE))
-    known: set[str] = set(json.loads(data)) if data is not None else set()
-    new = [slot for slot in slots if reset or slot.name not in known]
+    known: dict[str, bool] = json.loads(data) if data is not None else {}  # name -> stands where it should
+    if new_mode:
+        known = dict.fromkeys(known, False)
+    new = [slot for slot in slots if slot.name not in known]
+    left_behind = [slot for slot in slots if known.get(slot.name) is False]
     if new:
-        writer.establish(new, reset=reset)
-        known.update(slot.name for slot in new)
-        context.folder.write(context.file(_ESTABLISHED_FILE), json.dumps(sorted(known)).encode())
+        writer.establish(new, reset=False)
+    if left_behind:
+        writer.establish(left_behind, reset=True)
+    if new or left_behind or new_mode:
+        known.update((slot.name, True) for slot in slots)
+        context.folder.write(context.file(_ESTABLISHED_FILE), json.dumps(known, sort_keys=True).encode())
 
 
 def _act(rows: DataFrame, slots: Sequence[Slot], writer: TaskWriter) -> list[Done]:
