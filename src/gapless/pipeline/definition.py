@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Self
 
 from gapless.errors import UsageError
 from gapless.pipeline.lines import Lines
+from gapless.pipeline.properties import client_properties
 from gapless.pipeline.sections import (
     DEAD_LETTERS,
     SINKS,
@@ -77,6 +78,7 @@ class Definition:
         if not self.sinks:
             raise WrongSetting(("sinks",), "there must be at least one sink: [[sinks]]")
         _check_sinks(self)
+        client_properties(self.kafka)
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -125,6 +127,10 @@ class Definition:
 
     def bootstrap_of(self, sink: ToKafka) -> str:
         return sink.bootstrap or self.source.bootstrap
+
+    def kafka_of(self, sink: ToKafka) -> KafkaProperties:
+        """The client properties of a Kafka sink: its own go before those of all."""
+        return self.kafka.with_more(sink.properties)
 
     def all_sinks(self) -> list[tuple[Key, SinkSettings]]:
         """Each sink and the dead letters, with where they are in the file."""

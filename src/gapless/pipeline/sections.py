@@ -10,11 +10,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self
 
-from gapless.pipeline.settings import Key, Settings, WrongSetting, a_path, one_of, seconds, unknown
+from gapless.pipeline.settings import (
+    Key,
+    Settings,
+    WrongSetting,
+    a_path,
+    client_settings,
+    one_of,
+    seconds,
+    unknown,
+)
 
 DEAD_LETTERS = "dead-letters"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -67,9 +76,9 @@ class Source(Settings):
 class KafkaProperties(Settings):
     """Client properties in librdkafka's words: for every client, or for one kind of them."""
 
-    every: Mapping[str, str] = field(default_factory=dict, repr=False)
-    java: Mapping[str, str] = field(default_factory=dict, repr=False)
-    librdkafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    every: Mapping[str, str] = field(default_factory=dict, repr=False, metadata=client_settings())
+    java: Mapping[str, str] = field(default_factory=dict, repr=False, metadata=client_settings())
+    librdkafka: Mapping[str, str] = field(default_factory=dict, repr=False, metadata=client_settings())
 
     def check(self) -> None:
         for kind, properties in (("", self.every), ("java", self.java), ("librdkafka", self.librdkafka)):
@@ -89,9 +98,9 @@ class KafkaProperties(Settings):
             key = wrong.key[1:] if wrong.key[:1] == ("every",) else wrong.key
             raise WrongSetting(key, wrong.problem).below(section) from None
 
-    @property
-    def for_librdkafka(self) -> dict[str, str]:
-        return {**self.every, **self.librdkafka}
+    def with_more(self, properties: Mapping[str, str]) -> KafkaProperties:
+        """The same, with properties for every client that go before these."""
+        return replace(self, every={**self.every, **properties})
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +165,7 @@ class ToKafka(Settings):
     bootstrap: str | None = None
     tasks: int | None = None
     transaction_timeout: str = "60 seconds"
-    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False, metadata=client_settings())
 
     def check(self) -> None:
         check_name("name", self.name)

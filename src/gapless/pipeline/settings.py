@@ -71,9 +71,25 @@ class Settings:
             raise wrong.below(section) from None
 
 
+def files_resolved(properties: object, folder: Path) -> object:
+    """Client properties whose relative paths (`ssl.ca.location`) start at `folder`."""
+    if not isinstance(properties, Mapping):
+        return properties
+    flat = dict(flattened(properties))
+    return {
+        name: resolved(value, folder) if name.endswith(".location") and isinstance(value, str) else value
+        for name, value in flat.items()
+    }
+
+
 def a_path() -> Mapping[str, Any]:
     """The metadata of a field that holds a path: relative ones start where the file is."""
     return {"path": True}
+
+
+def client_settings() -> Mapping[str, Any]:
+    """The metadata of a field that holds properties of Kafka's clients, which may name files."""
+    return {"client": True}
 
 
 def resolved(path: str, folder: Path) -> str:
@@ -144,12 +160,13 @@ def _arguments(cls: type[Settings], table: object, folder: Path) -> dict[str, An
     for name, field in known.items():
         if name not in table and field.default is MISSING and field.default_factory is MISSING:
             raise WrongSetting((), f"the key `{name}` is missing")
-    return {
-        name: resolved(value, folder)
-        if known[name].metadata.get("path") and isinstance(value, str)
-        else value
-        for name, value in table.items()
-    }
+    found: dict[str, Any] = dict(table)
+    for name, value in table.items():
+        if known[name].metadata.get("path") and isinstance(value, str):
+            found[name] = resolved(value, folder)
+        elif known[name].metadata.get("client"):
+            found[name] = files_resolved(value, folder)
+    return found
 
 
 @cache
