@@ -7,7 +7,10 @@ task again:
 - Aligned: nothing shuffles, so a task's rows come from one source partition, and its marker is an offset of
   that.
 - Shuffled: rows are shared out by a hash of their key, and how many tasks, by which plan, is written
-  beside the checkpoint before any of them starts. A repetition that would do otherwise is refused."""
+  beside the checkpoint before any of them starts. A repetition that would do otherwise is refused.
+
+What no repetition can mend (a marker that is gone, a row that the sink will never take) a task answers with,
+so that Spark does not try it again; every other failure it raises, and Spark tries again."""
 
 from __future__ import annotations
 
@@ -18,22 +21,27 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 from gapless.errors import GaplessError, InvariantViolated
 from gapless.pipeline.plans import fingerprint
 from gapless.pipeline.ranges import source_ranges
-from gapless.pipeline.slots import Mode, Slot, aligned_slots, shuffled_slots
+from gapless.pipeline.slots import MarkerMismatch, Mode, Slot, aligned_slots, shuffled_slots
+from gapless.pipeline.whole import whole
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from gapless.pipeline.sinks.port import Batch, SinkContext
 
 _PLAN_FILE = "plan.json"
 _ESTABLISHED_FILE = "established.json"
-_SUMMARY_SCHEMA = "slot string, rows long, skipped boolean, seconds double"
+_SUMMARY_SCHEMA = "slot string, rows long, skipped boolean, seconds double, kind string, refusal string"
 _DOUBTFUL = ("map<", "variant", "float", "double")
 
 
 class PlanChanged(GaplessError):
     """The batch was begun in another way, and can only be finished in that. The message says what to do."""
+
+
+class RowRefused(GaplessError):
+    """The sink will never take a row of the batch. The message says which, and why."""
 
 
 class Done(NamedTuple):
@@ -55,7 +63,10 @@ class TaskWriter(Protocol):
         """
 
     def write(self, slot: Slot, rows: Iterator[RecordBatch]) -> Done:
-        """In a worker: fence off earlier attempts, judge the marker, write rows and marker as one."""
+        """In a worker: fence off earlier attempts, judge the marker, write rows and marker as one.
+
+        Raises `MarkerMismatch` or `RowRefused` where trying again is of no use.
+        """
 
 
 class Plan(NamedTuple):
@@ -81,7 +92,7 @@ def run_tasks(
     writer: TaskWriter,
     *,
     tasks: int | None = None,
-    share_by: Sequence[str] = (),
+    share_by: Sequence[str | Column] = (),
 ) -> list[Done]:
     """Write the batch. With `tasks`, by so many and shuffled; else aligned where that is possible.
 
@@ -97,7 +108,7 @@ def run_tasks(
         earlier = _earlier_plan(context, plan)
     else:
         wanted = tasks or int(str(rows.sparkSession.conf.get("spark.sql.shuffle.partitions")))
-        plan = Plan(batch.number, Mode.SHUFFLED, wanted, fingerprint(rows, batch.code))
+        plan = Plan(batch.number, Mode.SHUFFLED, wanted, fingerprint(rows, batch.code, *map(str, share_by)))
         earlier = _earlier_plan(context, plan)
         if earlier is not None and earlier.batch == batch.number:
             plan = earlier
@@ -129,14 +140,14 @@ def _earlier_plan(context: SinkContext, plan: Plan) -> Plan | None:
     return earlier
 
 
-def _share_out(rows: DataFrame, tasks: int, share_by: Sequence[str]) -> DataFrame:
+def _share_out(rows: DataFrame, tasks: int, share_by: Sequence[str | Column]) -> DataFrame:
     """Sums of fractions depend on their order, and maps have no hash: neither may choose a task."""
     certain = [name for name, kind in rows.dtypes if not any(doubtful in kind for doubtful in _DOUBTFUL)]
-    columns = list(share_by) or certain
+    columns = [*share_by] or [*certain]
     if not columns:
         raise PlanChanged("the rows have no column by which they can be shared out among tasks: add a key")
     # A dot in a name would be taken for a field of a struct.
-    quoted = ["`" + name.replace("`", "``") + "`" for name in columns]
+    quoted = ["`" + each.replace("`", "``") + "`" if isinstance(each, str) else each for each in columns]
     return rows.repartition(tasks, *quoted)
 
 
@@ -171,10 +182,19 @@ def _act(rows: DataFrame, slots: Sequence[Slot], writer: TaskWriter) -> list[Don
         task = TaskContext.get()
         if task is None:
             raise InvariantViolated("a sink's task runs outside of Spark")
-        done = writer.write(slots[task.partitionId()], record_batches)
-        yield pa.RecordBatch.from_pylist([done._asdict()])
+        slot = slots[task.partitionId()]
+        try:
+            done = writer.write(slot, whole(record_batches))
+            answer = {**done._asdict(), "kind": "", "refusal": ""}
+        except (MarkerMismatch, RowRefused) as error:
+            nothing = Done(slot.name, 0, skipped=False, seconds=0.0)
+            answer = {**nothing._asdict(), "kind": type(error).__name__, "refusal": str(error)}
+        yield pa.RecordBatch.from_pylist([answer])
 
-    answers = [Done(*row) for row in rows.mapInArrow(in_task, _SUMMARY_SCHEMA).collect()]
-    if sorted(done.slot for done in answers) != sorted(slot.name for slot in slots):
+    answers = rows.mapInArrow(in_task, _SUMMARY_SCHEMA).collect()
+    if sorted(row.slot for row in answers) != sorted(slot.name for slot in slots):
         raise InvariantViolated(f"{len(slots)} tasks were to write, {len(answers)} answered")
-    return answers
+    for row in answers:
+        if row.refusal:
+            raise (RowRefused if row.kind == RowRefused.__name__ else MarkerMismatch)(row.refusal)
+    return [Done(row.slot, row.rows, row.skipped, row.seconds) for row in answers]
