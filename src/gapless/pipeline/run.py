@@ -1,0 +1,216 @@
+"""A pipeline as a running Spark query: start, watch, stop between two batches.
+
+    definition = Definition.load("orders.toml")
+    Pipeline(definition).run(once=True)
+
+`run` returns when it was told to stop or, with `once`, when all that was there at the start is carried. A
+failure is one `GaplessError`; what was written stays, and the next run goes on there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from gapless.errors import GaplessError, UsageError
+from gapless.pipeline.batches import BatchRunner, NamedSink
+from gapless.pipeline.dedup import IntervalDedup, drop_within
+from gapless.pipeline.failures import explain
+from gapless.pipeline.folder import CheckpointFolder
+from gapless.pipeline.lag import SourceGroup
+from gapless.pipeline.loss import LossWatch
+from gapless.pipeline.progress import OnProgress, Progress
+from gapless.pipeline.properties import client_properties
+from gapless.pipeline.session import spark_session
+from gapless.pipeline.sinks.making import make_sink
+from gapless.pipeline.sinks.port import SinkContext
+from gapless.pipeline.source import read_source
+from gapless.pipeline.staging import Staging
+from gapless.pipeline.transform import Transform
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from gapless.pipeline.definition import Definition
+
+_OWNER_FILE = "pipeline.json"
+_LOOK_S = 0.1
+_IDLE_EVERY_S = 60.0
+_LET_SPARK_COMMIT_S = 10.0
+_TASK_ATTEMPTS = 4
+_LOCAL_MASTER = re.compile(r"local(?:\[([^,\]]+)\])?")
+
+# Where a batch is repeated by other tasks than before, or read otherwise, nothing could be promised.
+_FIXED = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.python.worker.reuse": "true",
+}
+
+
+class _Stopped(Exception):
+    """A batch came after the pipeline was told to stop: nothing of it was begun."""
+
+
+class Pipeline:
+    """One definition, made to run once in this process."""
+
+    def __init__(self, definition: Definition, *, spark: SparkSession | None = None) -> None:
+        self._definition = definition
+        self._spark = spark
+        self._stop = threading.Event()
+        self._batch_lock = threading.Lock()
+        self._failure: BaseException | None = None
+        self._last_batch = -1
+
+    def stop(self) -> None:
+        """End the run when the batch that is under way is done. From any thread, or a signal's handler."""
+        self._stop.set()
+
+    def run(self, *, once: bool | None = None, on_progress: OnProgress | None = None) -> None:
+        """Carry records until told to stop; with `once`, until all that is there now is carried."""
+        once = self._definition.trigger.once if once is None else once
+        try:
+            self._run(once, on_progress or (lambda progress: None))
+        except GaplessError:
+            raise
+        except Exception as error:
+            raise explain(error) from error
+
+    def _run(self, once: bool, on_progress: OnProgress) -> None:
+        definition = self._definition
+        spark = self._spark or session_for(definition)
+        folder = CheckpointFolder(spark, definition.checkpoint)
+        _claim(folder, definition)
+        properties = client_properties(definition.kafka)
+        sinks = [(each, make_sink(definition, each)) for _, each in definition.all_sinks()]
+        group = SourceGroup(definition.source, properties, definition.group)
+        try:
+            for settings, sink in sinks:
+                sink.open(SinkContext(definition.name, settings.name, folder, spark))
+            named = [NamedSink(settings.name, sink) for settings, sink in sinks]
+            runner = BatchRunner(
+                source=definition.source,
+                dedup=IntervalDedup(folder) if _by_identity(definition) else None,
+                transform=Transform(definition),
+                staging=Staging(folder) if definition.transform.stage else None,
+                sinks=named[: len(definition.sinks)],
+                dead_letters=named[-1] if definition.dead_letters is not None else None,
+                group=group,
+                losses=LossWatch(definition.source, properties),
+            )
+            query = self._start(spark, runner, once, on_progress)
+            self._watch(query, runner)
+        finally:
+            for _, sink in sinks:
+                sink.close()
+            group.close()
+
+    def _start(
+        self, spark: SparkSession, runner: BatchRunner, once: bool, on_progress: OnProgress
+    ) -> StreamingQuery:
+        definition = self._definition
+        rows = read_source(spark, definition.source, client_properties(definition.kafka))
+        if definition.dedup is not None and not _by_identity(definition):
+            rows = drop_within(rows, definition.dedup)
+        writer = (
+            rows.writeStream.foreachBatch(self._in_turn(runner, on_progress))
+            .queryName(definition.name)
+            .option("checkpointLocation", definition.checkpoint)
+        )
+        if once:
+            writer = writer.trigger(availableNow=True)
+        elif definition.trigger.every is not None:
+            writer = writer.trigger(processingTime=f"{definition.trigger.every_s} seconds")
+        return writer.start()
+
+    def _in_turn(self, runner: BatchRunner, on_progress: OnProgress) -> Any:
+        def batch(rows: DataFrame, number: int) -> None:
+            with self._batch_lock:
+                try:
+                    if self._stop.is_set():
+                        raise _Stopped
+                    progress: Progress = runner.run(rows, number)
+                except BaseException as error:
+                    # Spark would give it back as text.
+                    self._failure = error
+                    raise
+                self._last_batch = number
+            on_progress(progress)
+
+        return batch
+
+    def _watch(self, query: StreamingQuery, runner: BatchRunner) -> None:
+        idle_s = time.monotonic()
+        try:
+            while not self._ended(query):
+                if self._stop.is_set():
+                    self._finish(query)
+                    return
+                if time.monotonic() - idle_s > _IDLE_EVERY_S and self._batch_lock.acquire(blocking=False):
+                    try:
+                        for _, sink in [*runner.sinks, *filter(None, [runner.dead_letters])]:
+                            sink.idle()
+                    finally:
+                        self._batch_lock.release()
+                    idle_s = time.monotonic()
+        finally:
+            query.stop()
+
+    def _ended(self, query: StreamingQuery) -> bool:
+        """Waits a moment. Raises what ended the query, unless it was us."""
+        from pyspark.errors import StreamingQueryException
+
+        try:
+            return bool(query.awaitTermination(_LOOK_S))  # type: ignore[arg-type]
+        except StreamingQueryException as error:
+            if isinstance(self._failure, _Stopped):
+                return True
+            raise self._failure or error from None
+
+    def _finish(self, query: StreamingQuery) -> None:
+        """Let the batch end, and Spark write down that it has: else it would be offered again for nothing."""
+        with self._batch_lock:
+            done = self._last_batch
+        deadline_s = time.monotonic() + _LET_SPARK_COMMIT_S
+        while query.isActive and time.monotonic() < deadline_s:
+            progress = query.lastProgress
+            if progress is None and done < 0:
+                return
+            if progress is not None and progress["batchId"] >= done:
+                return
+            time.sleep(_LOOK_S)
+
+
+def session_for(definition: Definition) -> SparkSession:
+    """The Spark session that a definition asks for."""
+    return spark_session(
+        definition.name,
+        master=_with_retries(definition.spark.master),
+        config={**definition.spark.settings, **_FIXED},
+    )
+
+
+def _with_retries(master: str) -> str:
+    """On this machine alone Spark gives up a job at the first failed task, unless told otherwise."""
+    found = _LOCAL_MASTER.fullmatch(master)
+    return master if found is None else f"local[{found[1] or 1},{_TASK_ATTEMPTS}]"
+
+
+def _claim(folder: CheckpointFolder, definition: Definition) -> None:
+    """A checkpoint belongs to one pipeline: under another name its markers would not be found."""
+    data = folder.read(_OWNER_FILE)
+    if data is None:
+        folder.write(_OWNER_FILE, json.dumps({"name": definition.name}).encode())
+    elif (owner := json.loads(data)["name"]) != definition.name:
+        raise UsageError(
+            f"the checkpoint {definition.checkpoint} belongs to the pipeline {owner!r}, not to "
+            f"{definition.name!r}: give this one a checkpoint of its own, or its old name back"
+        )
+
+
+def _by_identity(definition: Definition) -> bool:
+    return definition.dedup is not None and definition.dedup.by == "identity"

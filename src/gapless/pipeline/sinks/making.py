@@ -1,0 +1,60 @@
+"""Sinks from their settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.errors import InvariantViolated
+from gapless.pipeline.properties import client_properties
+from gapless.pipeline.sections import KafkaProperties, ToDelta, ToKafka, ToParquet, ToPostgres
+
+if TYPE_CHECKING:
+    from gapless.pipeline.definition import Definition
+    from gapless.pipeline.sections import SinkSettings
+    from gapless.pipeline.sinks.port import Sink
+
+
+def make_sink(definition: Definition, settings: SinkSettings) -> Sink:
+    """Each kind is imported when it is asked for: its driver need not be installed otherwise."""
+    match settings:
+        case ToKafka():
+            from gapless.pipeline.sinks.kafka import KafkaSink
+
+            return KafkaSink(
+                definition.bootstrap_of(settings),
+                settings.topic,
+                tasks=settings.tasks,
+                transaction_timeout_ms=settings.transaction_timeout_ms,
+                properties=_properties(definition, settings),
+            )
+        case ToDelta():
+            from gapless.pipeline.sinks.delta import DeltaSink
+
+            return DeltaSink(settings.path, key=settings.key)
+        case ToPostgres():
+            from gapless.pipeline.sinks.postgres import PostgresSink
+
+            return PostgresSink(
+                settings.url,
+                settings.table,
+                key=settings.key,
+                tasks=settings.tasks,
+                create=settings.create,
+            )
+        case ToParquet():
+            from gapless.pipeline.sinks.parquet import ParquetSink
+
+            return ParquetSink(settings.path, partition_by=settings.partition_by)
+    raise InvariantViolated(f"no sink for {settings}")
+
+
+def _properties(definition: Definition, sink: ToKafka) -> dict[str, str]:
+    """Those of [kafka] for the same cluster; a cluster of its own has its own, too."""
+    if sink.bootstrap is None or sink.bootstrap == definition.source.bootstrap:
+        every = {**definition.kafka.every, **sink.properties}
+        kafka = KafkaProperties(every=every, librdkafka=definition.kafka.librdkafka)
+    else:
+        kafka = KafkaProperties(every=sink.properties)
+    properties = dict(client_properties(kafka).for_librdkafka(definition.bootstrap_of(sink)))
+    properties.pop("bootstrap.servers", None)
+    return properties
