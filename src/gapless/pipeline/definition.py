@@ -79,6 +79,9 @@ class Definition:
             raise WrongSetting(("sinks",), "there must be at least one sink: [[sinks]]")
         _check_sinks(self)
         client_properties(self.kafka)
+        for section, sink in self.all_sinks():
+            if isinstance(sink, ToKafka):
+                _check_properties(self, section, sink)
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -129,8 +132,10 @@ class Definition:
         return sink.bootstrap or self.source.bootstrap
 
     def kafka_of(self, sink: ToKafka) -> KafkaProperties:
-        """The client properties of a Kafka sink: its own go before those of all."""
-        return self.kafka.with_more(sink.properties)
+        """The client properties of a Kafka sink: those of [kafka] are not for a cluster of its own."""
+        if self.bootstrap_of(sink) == self.source.bootstrap:
+            return self.kafka.with_more(sink.properties)
+        return KafkaProperties(every=sink.properties)
 
     def all_sinks(self) -> list[tuple[Key, SinkSettings]]:
         """Each sink and the dead letters, with where they are in the file."""
@@ -212,6 +217,13 @@ def _check_sinks(definition: Definition) -> None:
                 ("source", "starting"),
                 f'`starting = "markers"` needs a kafka or postgres sink, not {one_of(sorted(kinds))}',
             )
+
+
+def _check_properties(definition: Definition, section: Key, sink: ToKafka) -> None:
+    try:
+        client_properties(definition.kafka_of(sink))
+    except WrongSetting as wrong:
+        raise WrongSetting(("properties", *wrong.key[1:]), wrong.problem).below(section) from None
 
 
 def _not_toml(file: str, error: str) -> str:

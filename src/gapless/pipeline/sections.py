@@ -87,9 +87,7 @@ class KafkaProperties(Settings):
     @classmethod
     def read(cls, table: object, section: Key, folder: Path) -> Self:
         if isinstance(table, Mapping):
-            kinds = {
-                kind: table[kind] for kind in ("java", "librdkafka") if isinstance(table.get(kind), dict)
-            }
+            kinds = {kind: table[kind] for kind in ("java", "librdkafka") if kind in table}
             every = {name: value for name, value in table.items() if name not in kinds}
             table = {**kinds, "every": every}
         try:
