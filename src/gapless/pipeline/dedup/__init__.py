@@ -1,0 +1,8 @@
+"""Records that come again are taken out: by identity for ever, or by what they contain for a while."""
+
+from __future__ import annotations
+
+from gapless.pipeline.dedup.by_identity import IntervalDedup, Kept
+from gapless.pipeline.dedup.within import drop_within
+
+__all__ = ["IntervalDedup", "Kept", "drop_within"]
