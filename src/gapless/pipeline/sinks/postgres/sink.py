@@ -1,0 +1,188 @@
+"""`PostgresSink`: a table that gets every row of the pipeline once, or every key's latest row.
+
+What it promises: rows of a task and its marker commit together, so a batch that is repeated, in whole or in
+part, after any crash, adds nothing. Across tasks a batch is not one transaction: give `tasks=1` if readers
+must never see a part of it.
+
+With `key`, rows replace rows of the same key. All rows of a key go to one task. A batch may have several rows
+of one key only if `latest_by` names the column that tells which is the latest: that row stays, in the batch
+and against the table, whatever order they come in; two that are equally late are refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from psycopg import errors
+
+from gapless.errors import ExitCode, GaplessError, InvariantViolated
+from gapless.pipeline.failures import explain
+from gapless.pipeline.sinks.port import Batch, SinkContext, SinkRefused, Written
+from gapless.pipeline.sinks.postgres import tables
+from gapless.pipeline.sinks.postgres.connection import clear_errors, connect, parsed, place
+from gapless.pipeline.sinks.postgres.markers import NAME as MARKERS
+from gapless.pipeline.sinks.postgres.markers import Markers
+from gapless.pipeline.sinks.postgres.tables import Column, Table
+from gapless.pipeline.sinks.postgres.writer import Limits, PostgresWriter
+from gapless.pipeline.tasks import Done, run_tasks
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_ATTEMPTS = 3
+_log = logging.getLogger(__name__)
+
+
+class PostgresSink:
+    """Rows into a PostgreSQL table.
+
+    - `url`: a connection string or URL, as libpq takes it.
+    - `table`: NAME or SCHEMA.NAME. Made from the rows' schema if it is not there, unless `create` is false.
+    - `key`: columns by which rows replace rows; without it every row is added.
+    - `latest_by`: the column that tells which row of a key is the latest.
+    - `tasks`: write by so many tasks; without it by a task for each source partition, where nothing shuffles.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        *,
+        key: Sequence[str] | None = None,
+        latest_by: str | None = None,
+        tasks: int | None = None,
+        create: bool = True,
+        limits: Limits | None = None,
+    ) -> None:
+        self._url = parsed(url)
+        self._table = Table.named(table)
+        self._key = tuple(key or ())
+        self._latest_by = latest_by
+        self._tasks = tasks
+        self._create = create
+        self._limits = limits or Limits()
+        self._context: SinkContext | None = None
+        self._fitted: tuple[StructType, list[Column]] | None = None
+
+    def check(self, schema: StructType) -> None:
+        tables.check_key(schema, self._key, self._latest_by)
+        with self._clear_errors(), connect(self._url) as connection:
+            fitted = tables.fitted(connection, self._table, schema, self._key)
+            if fitted is None and not self._create:
+                raise self._no_table()
+
+    def open(self, context: SinkContext) -> None:
+        markers = self._markers(context)
+        with self._clear_errors(), connect(self._url) as connection:
+            markers.make_table(connection)
+            markers.check_owner(connection)
+        self._context = context
+
+    def write(self, batch: Batch) -> Written:
+        if self._context is None:
+            raise InvariantViolated("a batch is written to a sink that is not open")
+        writer = self._writer(self._context, self._columns(batch.rows.schema))
+        ready = Batch(batch.number, _with_json(batch.rows))
+        done = self._run(self._context, ready, writer)
+        return Written(sum(each.rows for each in done), any(each.skipped for each in done))
+
+    def idle(self) -> None:
+        """Markers in a table do not expire."""
+
+    def close(self) -> None:
+        self._context = None
+
+    def clean(self, context: SinkContext) -> list[str]:
+        markers = self._markers(context)
+        with self._clear_errors(), connect(self._url) as connection:
+            positions = markers.positions(connection)
+            if positions:
+                markers.remove(connection)
+        return [
+            f"marker {slot} at {position} in {markers.table} of {place(self._url)}"
+            for slot, position in positions.items()
+        ]
+
+    def positions(self, context: SinkContext) -> dict[str, int]:
+        """How far each slot is written, whichever checkpoint did it."""
+        with self._clear_errors(), connect(self._url) as connection:
+            return self._markers(context).positions(connection)
+
+    def _run(self, context: SinkContext, batch: Batch, writer: PostgresWriter) -> list[Done]:
+        """Repeat the batch if the server was away for a moment: what is written is not written again."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        tasks = self._tasks
+        if self._key and tasks is None:  # rows of a key may be in several source partitions
+            tasks = int(str(batch.rows.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return run_tasks(context, batch, writer, tasks=tasks, share_by=self._key)
+            except (GaplessError, PySparkException, Py4JJavaError) as error:
+                explained = explain(error)
+                if explained.exit_code is not ExitCode.UNREACHABLE or attempt == _ATTEMPTS:
+                    raise explained from error
+                _log.warning("batch %d is tried again: %s", batch.number, explained)
+        raise InvariantViolated("every attempt ends")
+
+    def _columns(self, schema: StructType) -> list[Column]:
+        """How the table takes rows of this schema; makes it if need be."""
+        if self._fitted is None or self._fitted[0] != schema:
+            tables.check_key(schema, self._key, self._latest_by)
+            self._fitted = (schema, self._fit(schema))
+        return self._fitted[1]
+
+    def _fit(self, schema: StructType) -> list[Column]:
+        with self._clear_errors(), connect(self._url) as connection:
+            fitted = tables.fitted(connection, self._table, schema, self._key)
+            if fitted is None and self._create:
+                try:
+                    connection.execute(tables.definition(self._table, schema, self._key))
+                except (errors.UniqueViolation, errors.DuplicateTable) as error:
+                    _log.info("another process made %s: %s", self._table, error)
+                fitted = tables.fitted(connection, self._table, schema, self._key)
+            if fitted is None:
+                raise self._no_table()
+            return fitted
+
+    def _no_table(self) -> SinkRefused:
+        return SinkRefused(
+            f"there is no table {self._table} at {place(self._url)}: make it, or set create = true"
+        )
+
+    def _markers(self, context: SinkContext) -> Markers:
+        return Markers(self._table.beside(MARKERS), context.pipeline, context.sink, context.folder.id)
+
+    def _writer(self, context: SinkContext, columns: Sequence[Column]) -> PostgresWriter:
+        return PostgresWriter(
+            url=self._url,
+            table=self._table,
+            columns=columns,
+            markers=self._markers(context),
+            key=self._key,
+            latest_by=self._latest_by,
+            limits=self._limits,
+        )
+
+    def _clear_errors(self) -> AbstractContextManager[None]:
+        return clear_errors(place(self._url), str(self._table))
+
+
+def _with_json(rows: DataFrame) -> DataFrame:
+    """What has no column type of its own goes as JSON, made by Spark."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    nested = {field.name for field in rows.schema.fields if field.dataType.typeName() in tables.AS_JSON}
+    if not nested:
+        return rows
+    columns = {name: F.col("`" + name.replace("`", "``") + "`") for name in rows.columns}
+    options = {"ignoreNullFields": "false"}
+    return rows.select(
+        *(F.to_json(each, options).alias(name) if name in nested else each for name, each in columns.items())
+    )
