@@ -1,7 +1,7 @@
 """A transform's Python function: found beside the definition, sent to the workers, told apart by its source.
 
-The function's module, and what it imports from the same folder, goes to Spark's workers by value: nobody has
-to install it there. A change of any of these files is another version.
+The function's module, and what it imports from the same folder at its top, goes to Spark's workers by value:
+nobody has to install it there. A change of any of these files is another version.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from gapless.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_folders: set[Path] = set()
+"""Those from which functions were loaded, into this process."""
 
 
 class WrongFunction(UsageError):
@@ -54,10 +57,10 @@ def raised_at(error: BaseException, folder: Path) -> str:
 
 
 def _imported(name: str, folder: Path) -> ModuleType:
-    _forget_namesake(name.partition(".")[0], folder)
-    if str(folder) not in sys.path:
-        # It stays: the function may import more when it is called.
-        sys.path.insert(0, str(folder))
+    _forget_namesakes(folder)
+    _folders.add(folder)
+    # It stays: the function may import more when it is called.
+    sys.path[:] = [str(folder), *(each for each in sys.path if each != str(folder))]
     importlib.invalidate_caches()
     try:
         module = importlib.import_module(name)
@@ -76,14 +79,13 @@ def _imported(name: str, folder: Path) -> ModuleType:
     return module
 
 
-def _forget_namesake(top: str, folder: Path) -> None:
-    """A module of the same name from another pipeline's folder is not the one that is meant."""
-    loaded = sys.modules.get(top)
-    own = (folder / f"{top}.py").exists() or (folder / top / "__init__.py").exists()
-    if loaded is None or not own or _file_of(loaded) is None or _is_of(top, loaded, folder):
-        return
-    for name in [name for name in sys.modules if name == top or name.startswith(f"{top}.")]:
-        del sys.modules[name]
+def _forget_namesakes(folder: Path) -> None:
+    """Modules of another pipeline's folder are not meant where this folder has one of the same name."""
+    for other in _folders - {folder}:
+        for name in [name for name, module in sys.modules.items() if _is_of(name, module, other)]:
+            top = name.partition(".")[0]
+            if (folder / f"{top}.py").exists() or (folder / top).is_dir():
+                del sys.modules[name]
 
 
 def _send_by_value(folder: Path) -> None:

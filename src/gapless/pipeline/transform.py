@@ -53,6 +53,8 @@ class Transform:
         if settings.file is not None:
             self._sql = _text_of(settings.file, definition)
         if self._sql is not None:
+            # Spark's parser of queries does not know the end of a statement.
+            self._sql = self._sql.rstrip().rstrip(";")
             self.version = hashlib.sha256(self._sql.encode()).hexdigest()[:16]
         if settings.function is not None:
             try:

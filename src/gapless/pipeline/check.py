@@ -1,0 +1,282 @@
+"""Looks at a definition before it runs: everything that can be known to fail is told now, cheap things first.
+
+    for finding in check(Definition.load("orders.toml")):
+        print(finding.state, finding.what, finding.words)
+
+Nothing is written anywhere. What needs Spark, which takes seconds to start, is looked at only if all the rest
+is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gapless.errors import ExitCode, GaplessError, Unreachable, UsageError
+from gapless.pipeline.definition import Definition
+from gapless.pipeline.failures import explain
+from gapless.pipeline.plans import UnrepeatablePlan, refuse_unrepeatable
+from gapless.pipeline.properties import client_properties
+from gapless.pipeline.sections import KafkaProperties, ToKafka, ToPostgres, sink_type
+from gapless.pipeline.session import require_spark
+from gapless.pipeline.settings import Key
+from gapless.pipeline.sinks.making import make_sink
+from gapless.pipeline.source import COLUMNS, starting_offsets
+from gapless.pipeline.transform import Transform, problem_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PATIENCE_S = 3.0
+_SOURCE_SCHEMA = (
+    "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+_PER_BATCH = {
+    "Aggregate": "GROUP BY, DISTINCT and aggregates",
+    "Distinct": "DISTINCT",
+    "Deduplicate": "removing duplicates",
+    "Window": "window functions",
+    "Sort": "ORDER BY",
+    "GlobalLimit": "LIMIT",
+}
+
+
+class State(Enum):
+    OK = "ok"
+    NOTE = "note"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    what: str
+    state: State
+    words: str
+    exit_code: ExitCode = ExitCode.OK
+
+
+Findings = Iterator[Finding]
+
+
+def check(
+    definition: Definition,
+    *,
+    spark: Callable[[], SparkSession] | None = None,
+    on_finding: Callable[[Finding], None] | None = None,
+) -> list[Finding]:
+    """All findings, in the order in which they were made. `spark` gives the session when one is needed."""
+    found: list[Finding] = []
+    tell = on_finding or (lambda finding: None)
+
+    def run(steps: Sequence[tuple[str, Callable[[], Findings]]]) -> bool:
+        for what, step in steps:
+            for finding in _findings_of(what, step):
+                found.append(finding)
+                tell(finding)
+        return all(finding.state is not State.FAILED for finding in found)
+
+    if run(_cheap_steps(definition)):
+        run([("transform", lambda: _with_spark(definition, spark))])
+    else:
+        skipped = Finding("transform", State.SKIPPED, "not looked at: Spark starts when the rest is well")
+        found.append(skipped)
+        tell(skipped)
+    return found
+
+
+def exit_code_of(findings: Sequence[Finding]) -> ExitCode:
+    """Of the first thing that failed."""
+    return next((each.exit_code for each in findings if each.state is State.FAILED), ExitCode.OK)
+
+
+def _findings_of(what: str, step: Callable[[], Findings]) -> Findings:
+    try:
+        yield from step()
+    except GaplessError as error:
+        yield Finding(what, State.FAILED, str(error), error.exit_code)
+
+
+def _cheap_steps(definition: Definition) -> list[tuple[str, Callable[[], Findings]]]:
+    def transform() -> Findings:
+        Transform(definition)
+        yield Finding("definition", State.OK, _summary(definition))
+
+    def spark() -> Findings:
+        yield Finding("spark", State.OK, f"{len(require_spark())} jars, master {definition.spark.master}")
+
+    def of_sink(key: Key, sink: ToKafka | ToPostgres) -> Callable[[], Findings]:
+        if isinstance(sink, ToKafka):
+            return lambda: _kafka_sink(definition, key, sink)
+        return lambda: _postgres_sink(definition, key, sink)
+
+    reachable = [
+        (f"sink {sink.name}", of_sink(key, sink))
+        for key, sink in definition.all_sinks()
+        if isinstance(sink, ToKafka | ToPostgres)
+    ]
+    return [
+        ("definition", transform),
+        ("spark", spark),
+        ("source", lambda: _source(definition)),
+        *reachable,
+    ]
+
+
+def _summary(definition: Definition) -> str:
+    sinks = ", ".join(f"{sink.name} ({sink_type(sink)})" for sink in definition.sinks)
+    dead = ", with dead letters" if definition.dead_letters is not None else ""
+    return f"{definition.name}: {', '.join(definition.source.topics)} → {sinks}{dead}"
+
+
+def _source(definition: Definition) -> Findings:
+    source = definition.source
+    partitions = _partitions(definition, ("source", "bootstrap"), source.bootstrap, definition.kafka)
+    missing = [topic for topic in source.topics if topic not in partitions]
+    if missing:
+        raise UsageError(_no_topic(definition, ("source", "topics"), missing, source.bootstrap))
+    if not isinstance(source.starting, str):
+        try:
+            starting_offsets(source.starting, {topic: partitions[topic] for topic in source.topics})
+        except UsageError as error:
+            raise UsageError(f"{definition.at('source', 'starting')}: {error}") from None
+    count = sum(len(partitions[topic]) for topic in source.topics)
+    yield Finding("source", State.OK, f"{source.bootstrap}: {_count(count, 'partition')}")
+
+
+def _kafka_sink(definition: Definition, key: Key, sink: ToKafka) -> Findings:
+    bootstrap = definition.bootstrap_of(sink)
+    partitions = _partitions(definition, (*key, "bootstrap"), bootstrap, definition.kafka_of(sink))
+    if sink.topic is not None and sink.topic not in partitions:
+        raise UsageError(_no_topic(definition, (*key, "topic"), [sink.topic], bootstrap))
+    topic = "topics as the rows say" if sink.topic is None else f"topic {sink.topic}"
+    yield Finding(f"sink {sink.name}", State.OK, f"{bootstrap}: {topic}")
+
+
+def _no_topic(definition: Definition, key: Key, topics: Sequence[str], bootstrap: str) -> str:
+    return (
+        f"{definition.at(*key)}: there is no topic {', '.join(topics)} at {bootstrap} "
+        f"(make it: gapless topics create {topics[0]} --bootstrap {bootstrap})"
+    )
+
+
+def _partitions(
+    definition: Definition, key: Key, bootstrap: str, kafka: KafkaProperties
+) -> dict[str, list[int]]:
+    """The partitions of a cluster's topics, or the reason why it cannot be asked, within seconds."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    reasons: list[str] = []
+    try:
+        admin = AdminClient(
+            client_properties(kafka).for_librdkafka(bootstrap)
+            | {"error_cb": lambda error: reasons.append(error.str())}
+        )
+        topics = admin.list_topics(timeout=PATIENCE_S).topics
+    except KafkaException as error:
+        reason = reasons[0] if reasons else error.args[0].str()
+        raise Unreachable(
+            f"{definition.at(*key)}: cannot reach a Kafka broker at {bootstrap}: {reason}"
+        ) from None
+    return {name: sorted(topic.partitions) for name, topic in topics.items() if topic.error is None}
+
+
+def _postgres_sink(definition: Definition, key: Key, sink: ToPostgres) -> Findings:
+    try:
+        import psycopg
+    except ImportError:
+        raise UsageError("psycopg is not installed: run: pip install 'gapless[postgres]'") from None
+    where = definition.at(*key, "url")
+    try:
+        with psycopg.connect(sink.url, connect_timeout=int(PATIENCE_S)) as connection:
+            server = f"PostgreSQL {connection.info.server_version // 10_000} at {connection.info.host}"
+    except psycopg.ProgrammingError as error:
+        raise UsageError(f"{where}: {_one_line(error)}") from None
+    except psycopg.OperationalError as error:
+        raise Unreachable(f"{where}: cannot reach PostgreSQL: {_one_line(error)}") from None
+    yield Finding(f"sink {sink.name}", State.OK, f"{server}: table {sink.table}")
+
+
+def _with_spark(definition: Definition, spark: Callable[[], SparkSession] | None) -> Findings:
+    from pyspark.errors import PySparkException
+
+    from gapless.pipeline.poison import judge_records
+    from gapless.pipeline.run import session_for
+
+    session = spark() if spark is not None else session_for(definition)
+    source = definition.source
+    try:
+        records = session.createDataFrame([], _SOURCE_SCHEMA).select(*COLUMNS)
+        good, bad = judge_records(records, source.value, source.schema)
+    except PySparkException as error:
+        raise UsageError(f"{definition.at('source', 'schema')}: {problem_of(error).words}") from None
+    except GaplessError as error:
+        raise UsageError(f"{definition.at('source', 'schema')}: {error}") from None
+    rows = Transform(definition).apply(good)
+    yield Finding("transform", State.OK, ", ".join(f"{name} {kind}" for name, kind in rows.dtypes))
+    yield from _repeatable(definition, rows, good)
+    for key, sink in definition.all_sinks():
+        is_dead = sink is definition.dead_letters
+        yield from _findings_of(
+            f"sink {sink.name}",
+            lambda k=key, s=sink, r=bad if is_dead else rows: _rows_to(definition, k, s, r),  # type: ignore[misc]
+        )
+
+
+def _repeatable(definition: Definition, rows: DataFrame, batch: DataFrame) -> Findings:
+    kinds = _kinds_in(rows._jdf.queryExecution().analyzed())
+    for words in sorted({words for kind, words in _PER_BATCH.items() if kind in kinds}):
+        yield Finding("transform", State.NOTE, f"{words} see the rows of one micro-batch at a time")
+    if definition.transform.stage:
+        yield Finding("transform", State.OK, "each batch is staged before it is written (stage = true)")
+        return
+    try:
+        refuse_unrepeatable(rows, batch)
+    except UnrepeatablePlan as error:
+        yield Finding("transform", State.FAILED, f"{_transform_at(definition)}: {error}", error.exit_code)
+
+
+def _rows_to(definition: Definition, key: Key, settings: Any, rows: DataFrame) -> Findings:
+    sink = make_sink(definition, settings)
+    try:
+        sink.check(rows.schema)
+    except GaplessError as error:
+        yield Finding(
+            f"sink {settings.name}", State.FAILED, f"{definition.at(*key)}: {error}", error.exit_code
+        )
+        return
+    except Exception as error:  # noqa: BLE001 - drivers raise what they like, and a check must say it
+        explained = explain(error)
+        yield Finding(
+            f"sink {settings.name}", State.FAILED, f"{definition.at(*key)}: {explained}", explained.exit_code
+        )
+        return
+    finally:
+        sink.close()
+    yield Finding(f"sink {settings.name}", State.OK, "takes these rows")
+
+
+def _transform_at(definition: Definition) -> str:
+    given = next((each for each in ("sql", "file", "function") if getattr(definition.transform, each)), None)
+    return definition.at("transform", given) if given is not None else definition.at("transform")
+
+
+def _kinds_in(plan: Any) -> set[str]:
+    """The kinds of steps in a plan. Sorting inside of a window is the window's own."""
+    found = {str(plan.getClass().getSimpleName())}
+    children = plan.children()
+    for index in range(children.size()):
+        found |= _kinds_in(children.apply(index))
+    return found
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
