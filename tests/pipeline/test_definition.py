@@ -82,13 +82,14 @@ properties = { linger.ms = 5 }
 type = "delta"
 path = "tables/orders"
 key = "id"
+latest_by = "changed"
 
 [[sinks]]
 type = "postgres"
 url = "postgresql://me@localhost/shop"
 table = "shop.orders"
 key = ["id", "region"]
-create = true
+create = false
 
 [[sinks]]
 type = "parquet"
@@ -129,8 +130,8 @@ def test_every_setting_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ),
         sinks=[
             ToKafka("out", name="clean", tasks=4, transaction_timeout="30 s", properties={"linger.ms": "5"}),
-            ToDelta(str(tmp_path / "tables/orders"), key=["id"]),
-            ToPostgres("postgresql://me@localhost/shop", "shop.orders", key=["id", "region"], create=True),
+            ToDelta(str(tmp_path / "tables/orders"), key=["id"], latest_by="changed"),
+            ToPostgres("postgresql://me@localhost/shop", "shop.orders", key=["id", "region"], create=False),
             ToParquet(str(Path("~/files").expanduser()), partition_by=["region"]),
         ],
         kafka=KafkaProperties(
@@ -252,6 +253,11 @@ SINKS = [
         '"out"',
         '"out"\n[[sinks]]\ntype = "kafka"\ntopic = "b"',
         "9: in [[sinks]]: there is already a sink named",
+    ),
+    (
+        '"kafka"\ntopic = "out"',
+        '"delta"\npath = "x"\nlatest_by = "at"',
+        "9: in [[sinks]]: `latest_by` chooses among rows of a `key`",
     ),
     ('"kafka"\ntopic = "out"', '"delta"', "6: in [[sinks]]: the key `path` is missing"),
     (

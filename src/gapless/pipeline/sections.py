@@ -191,9 +191,11 @@ class ToDelta(Settings):
     path: str = field(metadata=a_path())
     name: str = "delta"
     key: Sequence[str] = ()
+    latest_by: str | None = None
 
     def check(self) -> None:
         check_name("name", self.name)
+        _check_latest_by(self.key, self.latest_by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +207,14 @@ class ToPostgres(Settings):
     table: str
     name: str = "postgres"
     key: Sequence[str] = ()
+    latest_by: str | None = None
     tasks: int | None = None
-    create: bool = False
+    create: bool = True
 
     def check(self) -> None:
         check_name("name", self.name)
         check_tasks(self.tasks)
+        _check_latest_by(self.key, self.latest_by)
         if "://" not in self.url and "=" not in self.url:
             raise WrongSetting(("url",), "`url` must be postgresql://user@host/database, or key=value pairs")
 
@@ -306,6 +310,13 @@ def check_topic(key: str, topic: str) -> None:
 def check_tasks(tasks: int | None) -> None:
     if tasks is not None and not 1 <= tasks <= 10_000:
         raise WrongSetting(("tasks",), "`tasks` must be between 1 and 10,000")
+
+
+def _check_latest_by(key: Sequence[str], latest_by: str | None) -> None:
+    if latest_by is not None and (not key or latest_by in key):
+        raise WrongSetting(
+            ("latest_by",), "`latest_by` chooses among rows of a `key`: it needs one, and a column besides"
+        )
 
 
 def refuse_ours(properties: Mapping[str, str], above: Key) -> None:

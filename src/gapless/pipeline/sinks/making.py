@@ -30,7 +30,7 @@ def make_sink(definition: Definition, settings: SinkSettings) -> Sink:
         case ToDelta():
             from gapless.pipeline.sinks.delta import DeltaSink
 
-            return DeltaSink(settings.path, key=settings.key)
+            return DeltaSink(settings.path, key=settings.key, latest_by=settings.latest_by)
         case ToPostgres():
             from gapless.pipeline.sinks.postgres import PostgresSink
 
@@ -38,6 +38,7 @@ def make_sink(definition: Definition, settings: SinkSettings) -> Sink:
                 settings.url,
                 settings.table,
                 key=settings.key,
+                latest_by=settings.latest_by,
                 tasks=settings.tasks,
                 create=settings.create,
             )
