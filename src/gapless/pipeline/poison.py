@@ -24,7 +24,7 @@ REASON_HEADER = "gapless.reason"
 WHERE_HEADERS = {"gapless.topic": "topic", "gapless.partition": "partition", "gapless.offset": "offset"}
 MOVED = "record_"
 """Before the name of a record's own column whose name a field of the JSON has taken."""
-_REASON, _PARSED, _CORRUPT = "gapless_reason", "gapless_parsed", "gapless_corrupt"
+_REASON, _PARSED, _RECORD, _CORRUPT = "gapless_reason", "gapless_parsed", "gapless_record", "gapless_corrupt"
 _BAD_COLUMNS = ("key", "value", "headers", "reason", "topic", "partition", "offset", "timestamp")
 
 
@@ -64,6 +64,8 @@ def parsed_schema(schema: str | None) -> StructType:
     except PySparkException as error:
         first = str(error).strip().splitlines()[0]
         raise UsageError(f"the schema of the source cannot be read: {first}") from None
+    if not isinstance(fields, StructType):
+        raise UsageError(f'the schema of the source has no names: write "id BIGINT", not {schema!r}')
     names = [name.lower() for name in fields.names]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -79,31 +81,40 @@ def _is_no_text(text: Column) -> Column:
 
 def _parsed(text: Column, fields: StructType) -> Column:
     from pyspark.sql import functions as sf
-    from pyspark.sql.types import StringType, StructField, StructType
+    from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
     # What must be there is judged by us: Spark takes every field of parsed JSON for nullable.
-    nullable = [StructField(field.name, field.dataType, True) for field in fields.fields]
-    with_corrupt = StructType([*nullable, StructField(_CORRUPT, StringType())])
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    return sf.from_json(text, with_corrupt, options)
+    nullable = StructType([StructField(field.name, field.dataType, True) for field in fields.fields])
+    wrapped = StructType([StructField(_RECORD, ArrayType(nullable)), StructField(_CORRUPT, StringType())])
+    options = {
+        "mode": "PERMISSIVE",
+        "columnNameOfCorruptRecord": _CORRUPT,
+        "allowSingleQuotes": "false",
+    }
+    # Spark does not look at what follows an object. In brackets, whatever follows is a mistake or one more.
+    return sf.from_json(sf.concat(sf.lit(f'{{"{_RECORD}":['), text, sf.lit("]}")), wrapped, options)
 
 
 def _why_not(text: Column, fields: StructType) -> Column:
     """The reason why a record cannot be read; null if it can."""
     from pyspark.sql import functions as sf
 
-    parsed = sf.col(_PARSED)
+    found, corrupt = sf.col(_PARSED)[_RECORD], sf.col(_PARSED)[_CORRUPT]
+    record = sf.get(found, sf.lit(0))
+    is_json = sf.get_json_object(text, "$").isNotNull()
     reason = (
         sf.when(text.isNull(), sf.lit(None).cast("string"))
         .when(_is_no_text(text), "the value is not UTF-8")
         .when(sf.trim(text) == "", "the value is empty")
-        .when(sf.try_parse_json(text).isNull(), "the value is not JSON")
-        .when(parsed.isNull(), "the value is no JSON object")
-        .when(parsed[_CORRUPT].isNotNull(), "the value does not fit the schema")
+        .when(corrupt.isNotNull() & ~is_json, "the value is not JSON")
+        .when(
+            corrupt.isNotNull() | found.isNull() | (sf.size(found) != 1) | record.isNull(),
+            "the value is not one JSON object that fits the schema",
+        )
     )
     for field in fields.fields:
         if not field.nullable:
-            reason = reason.when(parsed[field.name].isNull(), f"the field {field.name} is missing")
+            reason = reason.when(record[field.name].isNull(), f"the field {field.name} is missing")
     return reason
 
 
@@ -127,7 +138,8 @@ def _with_fields(good: DataFrame, fields: StructType) -> DataFrame:
             f"the schema of the source has {clash[0]}, which is needed for a record's own column"
         )
     columns = [sf.col(name).alias(called) for name, called in own.items()]
-    return good.select(*columns, *(sf.col(_PARSED)[name].alias(name) for name in fields.names))
+    record = sf.get(sf.col(_PARSED)[_RECORD], sf.lit(0))
+    return good.select(*columns, *(record[name].alias(name) for name in fields.names))
 
 
 def _bad(judged: DataFrame) -> DataFrame:

@@ -96,8 +96,8 @@ class Versions:
         if data is None:
             raise SeenLost(
                 f"what was seen before batch {batch} is gone from the checkpoint ({_name(batch - 1)} of its "
-                "folder `gapless`): bring the whole checkpoint back; or, if dedup was off for a while, remove "
-                "gapless/dedup there, and records seen until now will count as new"
+                "folder `gapless`): bring the whole checkpoint back; or, if dedup was off for a while, "
+                "remove gapless/dedup there, and records seen until now will count as new"
             )
         return from_bytes(data)
 
