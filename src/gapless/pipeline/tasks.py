@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from gapless.pipeline.sinks.port import Batch, SinkContext
 
-_PLAN_FILE = "plan.json"
-_ESTABLISHED_FILE = "established.json"
+PLAN_FILE = "plan.json"
+ESTABLISHED_FILE = "established.json"
 _SUMMARY_SCHEMA = "slot string, rows long, skipped boolean, seconds double, kind string, refusal string"
 _DOUBTFUL = ("map<", "variant", "float", "double")
 
@@ -116,13 +116,13 @@ def run_tasks(
         rows = _share_out(rows, plan.tasks, share_by)
     _establish(context, writer, slots, new_mode=earlier is not None and earlier.mode is not plan.mode)
     if plan != earlier:
-        context.folder.write(context.file(_PLAN_FILE), plan.to_json())
+        context.folder.write(context.file(PLAN_FILE), plan.to_json())
     return _act(rows, slots, writer) if slots else []
 
 
 def _earlier_plan(context: SinkContext, plan: Plan) -> Plan | None:
     """The plan of this batch's first attempt, or of the batch before it."""
-    data = context.folder.read(context.file(_PLAN_FILE))
+    data = context.folder.read(context.file(PLAN_FILE))
     if data is None:
         return None
     earlier = Plan.from_json(data)
@@ -146,9 +146,7 @@ def _share_out(rows: DataFrame, tasks: int, share_by: Sequence[str | Column]) ->
     columns = [*share_by] or [*certain]
     if not columns:
         raise PlanChanged("the rows have no column by which they can be shared out among tasks: add a key")
-    # A dot in a name would be taken for a field of a struct.
-    quoted = ["`" + each.replace("`", "``") + "`" if isinstance(each, str) else each for each in columns]
-    return rows.repartition(tasks, *quoted)
+    return rows.repartition(tasks, *columns)
 
 
 def _establish(context: SinkContext, writer: TaskWriter, slots: Sequence[Slot], *, new_mode: bool) -> None:
@@ -157,7 +155,7 @@ def _establish(context: SinkContext, writer: TaskWriter, slots: Sequence[Slot], 
     While another mode was in force the markers of this one stood still. They are set anew, each before the
     first batch that has its slot, which need not be the first batch of the mode.
     """
-    data = context.folder.read(context.file(_ESTABLISHED_FILE))
+    data = context.folder.read(context.file(ESTABLISHED_FILE))
     known: dict[str, bool] = json.loads(data) if data is not None else {}  # name -> stands where it should
     if new_mode:
         known = dict.fromkeys(known, False)
@@ -169,7 +167,7 @@ def _establish(context: SinkContext, writer: TaskWriter, slots: Sequence[Slot], 
         writer.establish(left_behind, reset=True)
     if new or left_behind or new_mode:
         known.update((slot.name, True) for slot in slots)
-        context.folder.write(context.file(_ESTABLISHED_FILE), json.dumps(known, sort_keys=True).encode())
+        context.folder.write(context.file(ESTABLISHED_FILE), json.dumps(known, sort_keys=True).encode())
 
 
 def _act(rows: DataFrame, slots: Sequence[Slot], writer: TaskWriter) -> list[Done]:
