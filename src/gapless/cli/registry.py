@@ -20,5 +20,6 @@ COMMANDS: dict[str, Command] = {
     "consume": Command("gapless.cli.consume", "Print the records of a topic."),
     "groups": Command("gapless.cli.groups", "Show consumer groups and their lag; move or delete them."),
     "spool": Command("gapless.cli.spool", "Look at a producer's spool, check it, send what it holds."),
+    "pipeline": Command("gapless.cli.pipeline", "Carry topics into sinks by Spark, each record once."),
     "demo": Command("gapless.cli.demo", "Follow a million records through a crash, and account for each."),
 }

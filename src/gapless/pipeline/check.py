@@ -9,16 +9,17 @@ is well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import ExitCode, GaplessError, Unreachable, UsageError
 from gapless.pipeline.definition import Definition
 from gapless.pipeline.failures import explain
+from gapless.pipeline.lending import session_during
 from gapless.pipeline.plans import UnrepeatablePlan, refuse_unrepeatable
 from gapless.pipeline.properties import client_properties
-from gapless.pipeline.sections import KafkaProperties, ToKafka, ToPostgres, sink_type
+from gapless.pipeline.sections import KafkaProperties, SinkSettings, ToKafka, ToPostgres, sink_type
 from gapless.pipeline.session import require_spark
 from gapless.pipeline.settings import Key
 from gapless.pipeline.sinks.making import make_sink
@@ -62,29 +63,39 @@ class Finding(NamedTuple):
 Findings = Iterator[Finding]
 
 
-def check(
-    definition: Definition,
-    *,
-    spark: Callable[[], SparkSession] | None = None,
-    on_finding: Callable[[Finding], None] | None = None,
+def check(definition: Definition, *, on_finding: Callable[[Finding], None] | None = None) -> list[Finding]:
+    """All findings, in the order in which they were made."""
+    found = check_quickly(definition, on_finding=on_finding)
+    if exit_code_of(found) is ExitCode.OK:
+        return found + _told(_findings_of("transform", lambda: _with_spark(definition)), on_finding)
+    skipped = Finding("transform", State.SKIPPED, "not looked at: Spark starts when the rest is well")
+    return found + _told([skipped], on_finding)
+
+
+def check_quickly(
+    definition: Definition, *, on_finding: Callable[[Finding], None] | None = None
 ) -> list[Finding]:
-    """All findings, in the order in which they were made. `spark` gives the session when one is needed."""
-    found: list[Finding] = []
-    tell = on_finding or (lambda finding: None)
+    """What can be found out without Spark, in seconds at most."""
+    return [
+        finding
+        for what, step in _cheap_steps(definition)
+        for finding in _told(_findings_of(what, step), on_finding)
+    ]
 
-    def run(steps: Sequence[tuple[str, Callable[[], Findings]]]) -> bool:
-        for what, step in steps:
-            for finding in _findings_of(what, step):
-                found.append(finding)
-                tell(finding)
-        return all(finding.state is not State.FAILED for finding in found)
 
-    if run(_cheap_steps(definition)):
-        run([("transform", lambda: _with_spark(definition, spark))])
-    else:
-        skipped = Finding("transform", State.SKIPPED, "not looked at: Spark starts when the rest is well")
-        found.append(skipped)
-        tell(skipped)
+def refuse_early(definition: Definition) -> None:
+    """Raise the first thing that is known to fail, before Spark is started for nothing."""
+    for _, step in _cheap_steps(definition):
+        for _ in step():
+            pass
+
+
+def _told(findings: Iterable[Finding], on_finding: Callable[[Finding], None] | None) -> list[Finding]:
+    found = []
+    for finding in findings:
+        found.append(finding)
+        if on_finding is not None:
+            on_finding(finding)
     return found
 
 
@@ -201,16 +212,19 @@ def _postgres_sink(definition: Definition, key: Key, sink: ToPostgres) -> Findin
     yield Finding(f"sink {sink.name}", State.OK, f"{server}: table {sink.table}")
 
 
-def _with_spark(definition: Definition, spark: Callable[[], SparkSession] | None) -> Findings:
+def _with_spark(definition: Definition) -> Findings:
+    with session_during(definition) as spark:
+        yield from _transform(definition, spark)
+
+
+def _transform(definition: Definition, spark: SparkSession) -> Findings:
     from pyspark.errors import PySparkException
 
     from gapless.pipeline.poison import judge_records
-    from gapless.pipeline.run import session_for
 
-    session = spark() if spark is not None else session_for(definition)
     source = definition.source
     try:
-        records = session.createDataFrame([], _SOURCE_SCHEMA).select(*COLUMNS)
+        records = spark.createDataFrame([], _SOURCE_SCHEMA).select(*COLUMNS)
         good, bad = judge_records(records, source.value, source.schema)
     except PySparkException as error:
         raise UsageError(f"{definition.at('source', 'schema')}: {problem_of(error).words}") from None
@@ -220,11 +234,12 @@ def _with_spark(definition: Definition, spark: Callable[[], SparkSession] | None
     yield Finding("transform", State.OK, ", ".join(f"{name} {kind}" for name, kind in rows.dtypes))
     yield from _repeatable(definition, rows, good)
     for key, sink in definition.all_sinks():
-        is_dead = sink is definition.dead_letters
-        yield from _findings_of(
-            f"sink {sink.name}",
-            lambda k=key, s=sink, r=bad if is_dead else rows: _rows_to(definition, k, s, r),  # type: ignore[misc]
-        )
+        its_rows = bad if sink is definition.dead_letters else rows
+        if its_rows is None:
+            words = "nothing will come: bytes are never unreadable (see `value` in [source])"
+            yield Finding(f"sink {sink.name}", State.NOTE, words)
+        else:
+            yield from _rows_to(definition, key, sink, its_rows)
 
 
 def _repeatable(definition: Definition, rows: DataFrame, batch: DataFrame) -> Findings:
@@ -240,24 +255,19 @@ def _repeatable(definition: Definition, rows: DataFrame, batch: DataFrame) -> Fi
         yield Finding("transform", State.FAILED, f"{_transform_at(definition)}: {error}", error.exit_code)
 
 
-def _rows_to(definition: Definition, key: Key, settings: Any, rows: DataFrame) -> Findings:
-    sink = make_sink(definition, settings)
+def _rows_to(definition: Definition, key: Key, settings: SinkSettings, rows: DataFrame) -> Findings:
+    what = f"sink {settings.name}"
     try:
-        sink.check(rows.schema)
-    except GaplessError as error:
-        yield Finding(
-            f"sink {settings.name}", State.FAILED, f"{definition.at(*key)}: {error}", error.exit_code
-        )
-        return
+        sink = make_sink(definition, settings)
+        try:
+            sink.check(rows.schema)
+        finally:
+            sink.close()
     except Exception as error:  # noqa: BLE001 - drivers raise what they like, and a check must say it
         explained = explain(error)
-        yield Finding(
-            f"sink {settings.name}", State.FAILED, f"{definition.at(*key)}: {explained}", explained.exit_code
-        )
+        yield Finding(what, State.FAILED, f"{definition.at(*key)}: {explained}", explained.exit_code)
         return
-    finally:
-        sink.close()
-    yield Finding(f"sink {settings.name}", State.OK, "takes these rows")
+    yield Finding(what, State.OK, "takes these rows")
 
 
 def _transform_at(definition: Definition) -> str:
