@@ -3,9 +3,9 @@
     sink = ParquetSink("tables/orders", partition_by=["day"])
 
 It writes as Spark's own streaming file sink does: files first, then an entry in the manifest
-`_spark_metadata` with the batch's number and its files. A batch is there with its entry, as a whole, and a number that has one
-is left out. So read the folder with something that knows the manifest, as `spark.read.parquet` does: the bare
-folder also has files of batches that a crash ended.
+`_spark_metadata` with the batch's number and its files. A batch is there with its entry, as a whole, and a
+number that has one is left out. So read the folder with something that knows the manifest, as
+`spark.read.parquet` does: the bare folder also has files of batches that a crash ended.
 
 Beside the manifest lies a note of who writes here, so that another checkpoint, whose batches have the same
 numbers, cannot be taken for this one.

@@ -23,7 +23,8 @@ except ImportError as missing:
 
     raise _UsageError("a postgres sink needs psycopg: run: pip install 'gapless[postgres]'") from missing
 
-from gapless.errors import GaplessError, Unreachable, UsageError
+from gapless.errors import Unreachable, UsageError
+from gapless.pipeline.tasks import RowRefused
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -36,13 +37,11 @@ _UNLESS_TOLD: dict[str, Any] = {
     "tcp_user_timeout": "30000",
     "fallback_application_name": "gapless",
 }
-_BETWEEN_TRIES_S = 0.5
+BETWEEN_TRIES_S = 0.5
+# Lost connections, deadlocks, timeouts; a server that ended an idle session, or is about to take over.
+TRANSIENT = (psycopg.OperationalError, psycopg.InternalError)
 
 _kept: dict[tuple[int, str], Connection] = {}
-
-
-class RowsRefused(GaplessError):
-    """PostgreSQL does not take these rows. The message has its reason."""
 
 
 def parsed(url: str) -> str:
@@ -75,7 +74,7 @@ def connect_in_time(url: str, patience_s: float) -> Connection:
         except psycopg.OperationalError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(_BETWEEN_TRIES_S)
+            time.sleep(BETWEEN_TRIES_S)
 
 
 def kept_connection(url: str, patience_s: float) -> Connection:
@@ -107,18 +106,18 @@ def _is_quiet(connection: Connection) -> bool:
 
 @contextmanager
 def clear_errors(where: str, table: str) -> Iterator[None]:
-    """Errors of the server become errors of ours, with one line."""
+    """Errors of the server become errors of ours, with one line. Only `Unreachable` may be gone next time."""
     try:
         yield
     except errors.CardinalityViolation as error:
-        raise RowsRefused(
+        raise RowRefused(
             f"several rows of one batch have the same key, and nothing says which of them {table} should "
             "keep: set latest_by to a column that tells, or leave one row for each key"
         ) from error
-    except psycopg.OperationalError as error:
+    except TRANSIENT as error:
         raise Unreachable(f"PostgreSQL at {where}: {said(error)}") from error
     except psycopg.Error as error:
-        raise RowsRefused(f"PostgreSQL at {where} refuses {table}: {said(error)}") from error
+        raise RowRefused(f"PostgreSQL at {where} refuses {table}: {said(error)}") from error
 
 
 def said(error: psycopg.Error) -> str:

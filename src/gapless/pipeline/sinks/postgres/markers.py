@@ -14,7 +14,7 @@ from psycopg import errors, sql
 from gapless.pipeline.sinks.port import SinkRefused
 from gapless.pipeline.sinks.postgres.connection import Connection
 from gapless.pipeline.sinks.postgres.tables import Table, exists
-from gapless.pipeline.slots import Slot
+from gapless.pipeline.slots import MarkerMismatch, Slot
 
 NAME = "gapless_markers"
 
@@ -98,7 +98,7 @@ class Markers(NamedTuple):
             return None
         position, checkpoint = row
         if checkpoint != self.checkpoint:
-            raise self.refusal()
+            raise MarkerMismatch(str(self.refusal()))
         return int(position)
 
     def move(self, connection: Connection, slot: Slot) -> None:

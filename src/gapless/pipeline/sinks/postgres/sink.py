@@ -87,7 +87,7 @@ class PostgresSink:
         if self._context is None:
             raise InvariantViolated("a batch is written to a sink that is not open")
         writer = self._writer(self._context, self._columns(batch.rows.schema))
-        ready = Batch(batch.number, _with_json(batch.rows))
+        ready = batch._replace(rows=_with_json(batch.rows))
         done = self._run(self._context, ready, writer)
         return Written(sum(each.rows for each in done), any(each.skipped for each in done))
 

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
-import psycopg
 import pyarrow as pa
 from psycopg import errors, sql
 
 from gapless.errors import InvariantViolated
 from gapless.pipeline.sinks.postgres.connection import (
+    BETWEEN_TRIES_S,
+    TRANSIENT,
     Connection,
     clear_errors,
     connect_in_time,
@@ -99,10 +100,11 @@ class PostgresWriter:
                 if time.monotonic() > deadline_s:
                     raise
                 self._end_others(connection, slot)
-            except psycopg.OperationalError:
+            except TRANSIENT:
                 give_up(connection)
                 if time.monotonic() > deadline_s:
                     raise
+                time.sleep(BETWEEN_TRIES_S)
             except BaseException:
                 give_up(connection)
                 raise

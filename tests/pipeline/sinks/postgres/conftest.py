@@ -1,0 +1,58 @@
+"""A PostgreSQL server for all of these tests, with an empty database for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from gapless.pipeline.folder import CheckpointFolder
+from gapless.pipeline.sinks.port import SinkContext
+from gapless.testing.postgres import Postgres
+from tests.pipeline.kafka_batches import session_for_batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    Query = Callable[[str], list[tuple[Any, ...]]]
+
+
+@pytest.fixture(scope="session")
+def postgres(require: Callable[[str], None]) -> Iterator[Postgres]:
+    """Shared: who wants to stop one starts its own."""
+    require("postgres")
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def dsn(postgres: Postgres) -> str:
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+    return postgres.dsn
+
+
+@pytest.fixture
+def query(dsn: str) -> Iterator[Query]:
+    """Runs a statement in a transaction of its own, and gives its rows."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+
+        def run(statement: str) -> list[tuple[Any, ...]]:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+        yield run
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> SparkSession:
+    return session_for_batches(spark)
+
+
+@pytest.fixture
+def context(session: SparkSession, tmp_path: Path) -> SinkContext:
+    return SinkContext("orders", "out", CheckpointFolder(session, tmp_path / "checkpoint"), session)
