@@ -88,7 +88,7 @@ def main(file: str, point: str = "", batch: str = "0") -> None:
         doom.meet("end", number)
         return progress
 
-    BatchRunner.run = dying  # type: ignore[method-assign]
+    BatchRunner.run = dying  # type: ignore[method-assign,assignment]
     running.Pipeline(Definition.load(file)).run(once=True)
 
 

@@ -125,7 +125,10 @@ def fill(bootstrap: str) -> None:
     for number in range(RECORDS):
         partition, sequence = number % PARTITIONS, number // PARTITIONS
         value = b"{broken" if is_poison(number) else json.dumps({"id": number, "amount": number / 4}).encode()
-        headers = [(SOURCE_HEADER, made_by), (SEQUENCE_HEADER, sequence_header(sequence))]
+        headers: list[tuple[str, str | bytes | None]] = [
+            (SOURCE_HEADER, made_by),
+            (SEQUENCE_HEADER, sequence_header(sequence)),
+        ]
         for _ in range(2 if number % EVERY_DUPLICATE == 0 else 1):
             producer.produce("orders", value, key=b"k%d" % number, partition=partition, headers=headers)
     assert producer.flush(60) == 0
@@ -144,7 +147,7 @@ def read_all(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | Non
         }
     )
     consumer.subscribe([topic])
-    found, ended = [], set()
+    found, ended = [], set[int | None]()
     while len(ended) < PARTITIONS:
         message = consumer.poll(30)
         assert message is not None, "the topic does not end"

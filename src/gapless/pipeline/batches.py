@@ -6,26 +6,31 @@ point: sinks find what they have already, and the rest is done again.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.pipeline.loss import LossWatch
+from gapless.pipeline.loss import RecordsLost, missing_ranges
+from gapless.pipeline.notes import ranges_of
 from gapless.pipeline.plans import refuse_unrepeatable
 from gapless.pipeline.poison import judge_records
-from gapless.pipeline.progress import Progress
-from gapless.pipeline.ranges import Range, source_ranges
+from gapless.pipeline.progress import Progress, TopicPartition
 from gapless.pipeline.sinks.port import Batch, Sink, Written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from gapless.pipeline.dedup import IntervalDedup
+    from gapless.pipeline.folder import CheckpointFolder
     from gapless.pipeline.lag import SourceGroup
+    from gapless.pipeline.ranges import Range
     from gapless.pipeline.sections import Source
     from gapless.pipeline.staging import Staging
     from gapless.pipeline.transform import Transform
+
+_logger = logging.getLogger("gapless.pipeline")
 
 
 class NamedSink(NamedTuple):
@@ -39,43 +44,54 @@ class BatchRunner(NamedTuple):
     """The steps of a pipeline, ready for batches."""
 
     source: Source
+    folder: CheckpointFolder
     dedup: IntervalDedup | None
     transform: Transform
     staging: Staging | None
     sinks: Sequence[NamedSink]
     dead_letters: NamedSink | None
     group: SourceGroup
-    losses: LossWatch
 
     def run(self, rows: DataFrame, number: int) -> Progress:
         """The whole way of a batch. When it returns, the batch is in all sinks for good."""
         began_s = time.monotonic()
         rows.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
-        ranges = source_ranges(rows) or []
-        self.losses.look(ranges)
+        ranges = ranges_of(self.folder, number)
+        self._look_for_loss(ranges)
         duplicates = 0
         if self.dedup is not None:
             rows, duplicates = self.dedup.keep_new(rows, number)
         with _kept(rows, self.dead_letters is not None) as kept:
-            good, bad = judge_records(kept, self.source.value, self.source.schema)
+            strict = self.dead_letters is None
+            good, bad = judge_records(kept, self.source.value, self.source.schema, strict=strict)
             dead = self._bury(bad, number)
             written = self._write(good, number)
-        self._tell_group(ranges)
-        everything = [*written.values(), *([dead] if dead is not None else [])]
+        self.group.commit({TopicPartition(each.topic, each.partition): each.end for each in ranges})
         return Progress(
             batch=number,
             rows_in=sum(each.end - each.start for each in ranges),
             duplicates=duplicates,
-            dead_letters=dead.rows if dead is not None else 0,
+            dead_letters=dead.rows,
             written={name: each.rows for name, each in written.items()},
-            repeated=any(each.repeated for each in everything),
+            repeated=any(each.repeated for each in (dead, *written.values())),
             seconds=time.monotonic() - began_s,
             lag=self.group.lag(),
         )
 
-    def _bury(self, bad: DataFrame, number: int) -> Written | None:
-        if self.dead_letters is None:
-            return None
+    def _look_for_loss(self, ranges: Sequence[Range]) -> None:
+        """What is gone already. What goes while the batch reads, Spark notices."""
+        earliest = {where: edges.earliest for where, edges in self.group.edges().items()}
+        lost = missing_ranges(ranges, earliest)
+        if not lost:
+            return
+        if self.source.on_loss == "stop":
+            raise RecordsLost(lost)
+        for each in lost:
+            _logger.warning("deleted by retention before it was read, and skipped: %s", each)
+
+    def _bury(self, bad: DataFrame | None, number: int) -> Written:
+        if self.dead_letters is None or bad is None:
+            return Written(0, repeated=False)
         return self.dead_letters.sink.write(Batch(number, bad))
 
     def _write(self, good: DataFrame, number: int) -> dict[str, Written]:
@@ -87,9 +103,6 @@ class BatchRunner(NamedTuple):
         with _kept(result, len(self.sinks) > 1) as rows:
             batch = Batch(number, rows, self.transform.version)
             return {name: sink.write(batch) for name, sink in self.sinks}
-
-    def _tell_group(self, ranges: Sequence[Range]) -> None:
-        self.group.commit({(each.topic, each.partition): each.end for each in ranges})
 
 
 @contextmanager

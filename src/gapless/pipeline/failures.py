@@ -14,6 +14,7 @@ from gapless.errors import ExitCode, GaplessError
 # The last line of a Python traceback, for an exception that one of our modules defines.
 _OURS = re.compile(r"^(?:\s*)gapless\.(?:\w+\.)*(\w+): (.+)$", re.MULTILINE)
 _CAUSED_BY = re.compile(r"^\s*Caused by: (?:[\w$]+\.)*([\w$]+): (.+)$", re.MULTILINE)
+_RAISED_IN_SQL = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?) SQLSTATE: P0001")
 _LAST_OF_PYTHON = re.compile(r"^(?:[\w]+\.)*(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
@@ -39,6 +40,8 @@ def explain(error: BaseException) -> GaplessError:
             else ExitCode.FAILED
         )
         return PipelineFailed(message, code)
+    if raised := _RAISED_IN_SQL.findall(text):
+        return PipelineFailed(raised[-1])
     for pattern in (_LAST_OF_PYTHON, _CAUSED_BY):
         if found := pattern.findall(text):
             name, message = found[-1]

@@ -9,12 +9,12 @@ With `on_loss = "stop"` Spark fails, in one of many ways; `explain_loss` makes o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.errors import GaplessError, Unreachable
 from gapless.pipeline.lag import Edges, edges_of
+from gapless.pipeline.notes import ends_of, last_finished
 from gapless.pipeline.progress import TopicPartition
 
 if TYPE_CHECKING:
@@ -122,16 +122,8 @@ def source_edges(source: Source, properties: ClientProperties) -> dict[TopicPart
 
 def positions(folder: CheckpointFolder) -> dict[TopicPartition, int]:
     """The next offset of each partition, by the last batch that Spark finished; nothing before the first."""
-    finished = [int(name) for name in folder.names("../commits") if name.isdecimal()]
-    data = folder.read(f"../offsets/{max(finished)}") if finished else folder.read("../sources/0/0")
-    if data is None:
-        return {}
-    offsets = json.loads(data.decode().splitlines()[-1])
-    return {
-        TopicPartition(topic, int(partition)): offset
-        for topic, partitions in offsets.items()
-        for partition, offset in partitions.items()
-    }
+    last = last_finished(folder)
+    return ends_of(folder, -1 if last is None else last)
 
 
 def _listed(things: list[Lost] | list[TopicPartition]) -> str:

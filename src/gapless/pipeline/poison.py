@@ -25,6 +25,7 @@ WHERE_HEADERS = {"gapless.topic": "topic", "gapless.partition": "partition", "ga
 MOVED = "record_"
 """Before the name of a record's own column whose name a field of the JSON has taken."""
 _REASON, _PARSED, _RECORD, _CORRUPT = "gapless_reason", "gapless_parsed", "gapless_record", "gapless_corrupt"
+_NOWHERE = " (add [dead_letters] to set such records aside and go on)"
 _BAD_COLUMNS = ("key", "value", "headers", "reason", "topic", "partition", "offset", "timestamp")
 
 
@@ -37,8 +38,11 @@ class Judged(NamedTuple):
     whence), and plainly reason, topic, partition, offset, timestamp."""
 
 
-def judge_records(rows: DataFrame, value: str, schema: str | None = None) -> Judged:
-    """Part the records by whether their value is what it should be: bytes, text or json."""
+def judge_records(rows: DataFrame, value: str, schema: str | None = None, *, strict: bool = False) -> Judged:
+    """Part the records by whether their value is what it should be: bytes, text or json.
+
+    With `strict` there is nowhere to set records aside: the first that cannot be read fails its task.
+    """
     if value == "bytes":
         return Judged(rows, None)
     from pyspark.sql import functions as sf
@@ -46,10 +50,10 @@ def judge_records(rows: DataFrame, value: str, schema: str | None = None) -> Jud
     text = sf.col("value").cast("string")
     if value == "text":
         judged = rows.withColumn(_REASON, sf.when(_is_no_text(text), "the value is not UTF-8"))
-        return Judged(_unjudged(judged).withColumn("value", text), _bad(judged))
+        return Judged(_unjudged(judged, strict).withColumn("value", text), _bad(judged))
     fields = parsed_schema(schema)
     judged = rows.withColumn(_PARSED, _parsed(text, fields)).withColumn(_REASON, _why_not(text, fields))
-    return Judged(_with_fields(_unjudged(judged), fields), _bad(judged))
+    return Judged(_with_fields(_unjudged(judged, strict), fields), _bad(judged))
 
 
 def parsed_schema(schema: str | None) -> StructType:
@@ -118,10 +122,15 @@ def _why_not(text: Column, fields: StructType) -> Column:
     return reason
 
 
-def _unjudged(judged: DataFrame) -> DataFrame:
+def _unjudged(judged: DataFrame, strict: bool) -> DataFrame:
     from pyspark.sql import functions as sf
 
-    return judged.filter(sf.col(_REASON).isNull()).drop(_REASON)
+    readable = sf.col(_REASON).isNull()
+    if strict:
+        where = sf.concat_ws("-", "topic", "partition")
+        words = sf.concat(where, sf.lit(", offset "), "offset", sf.lit(": "), _REASON, sf.lit(_NOWHERE))
+        readable = sf.when(readable, True).otherwise(sf.raise_error(words).cast("boolean"))
+    return judged.filter(readable).drop(_REASON)
 
 
 def _with_fields(good: DataFrame, fields: StructType) -> DataFrame:

@@ -21,7 +21,7 @@ from gapless.pipeline.dedup import IntervalDedup, drop_within
 from gapless.pipeline.failures import explain
 from gapless.pipeline.folder import CheckpointFolder
 from gapless.pipeline.lag import SourceGroup
-from gapless.pipeline.loss import LossWatch
+from gapless.pipeline.loss import explain_loss
 from gapless.pipeline.progress import OnProgress, Progress
 from gapless.pipeline.properties import client_properties
 from gapless.pipeline.session import spark_session
@@ -81,33 +81,37 @@ class Pipeline:
             raise explain(error) from error
 
     def _run(self, once: bool, on_progress: OnProgress) -> None:
+        from pyspark.errors import PySparkException
+
         definition = self._definition
         spark = self._spark or session_for(definition)
         folder = CheckpointFolder(spark, definition.checkpoint)
         _claim(folder, definition)
         properties = client_properties(definition.kafka)
         sinks = [(each, make_sink(definition, each)) for _, each in definition.all_sinks()]
-        group = SourceGroup(definition.source, properties, definition.group)
+        reading = properties.for_librdkafka(definition.source.bootstrap)
+        group = SourceGroup(reading, definition.group, definition.source.topics)
         try:
             for settings, sink in sinks:
                 sink.open(SinkContext(definition.name, settings.name, folder, spark))
             named = [NamedSink(settings.name, sink) for settings, sink in sinks]
             runner = BatchRunner(
                 source=definition.source,
+                folder=folder,
                 dedup=IntervalDedup(folder) if _by_identity(definition) else None,
                 transform=Transform(definition),
                 staging=Staging(folder) if definition.transform.stage else None,
                 sinks=named[: len(definition.sinks)],
                 dead_letters=named[-1] if definition.dead_letters is not None else None,
                 group=group,
-                losses=LossWatch(definition.source, properties),
             )
-            query = self._start(spark, runner, once, on_progress)
-            self._watch(query, runner)
+            try:
+                self._watch(self._start(spark, runner, once, on_progress), runner)
+            except PySparkException as error:
+                raise explain_loss(error, folder, definition.source, properties) or error from None
         finally:
             for _, sink in sinks:
                 sink.close()
-            group.close()
 
     def _start(
         self, spark: SparkSession, runner: BatchRunner, once: bool, on_progress: OnProgress
@@ -115,7 +119,7 @@ class Pipeline:
         definition = self._definition
         rows = read_source(spark, definition.source, client_properties(definition.kafka))
         if definition.dedup is not None and not _by_identity(definition):
-            rows = drop_within(rows, definition.dedup)
+            rows = drop_within(rows, definition.dedup.by, definition.dedup.watermark or "")
         writer = (
             rows.writeStream.foreachBatch(self._in_turn(runner, on_progress))
             .queryName(definition.name)
