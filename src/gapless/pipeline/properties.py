@@ -12,6 +12,7 @@ workers need no files for it. Properties on which the guarantee rests are refuse
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +43,7 @@ _LOGIN_MODULES = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
+_PBES2 = bytes.fromhex("06092a864886f70d01050d")  # its object identifier, 1.2.840.113549.1.5.13
 _REFUSED = {
     "metadata.broker.list": "it is `bootstrap` in [source], and in sinks of another cluster",
     "group.instance.id": "no client of a pipeline is a member of a group",
@@ -182,7 +184,23 @@ def _certificate(every: Mapping[str, str]) -> dict[str, str]:
         raise _wrong(
             "ssl.key.location", "must be PKCS#8 for Spark's client: openssl pkcs8 -topk8 -in OLD -out NEW"
         )
+    if _is_locked_by_pbes2(key):
+        raise _wrong(
+            "ssl.key.location",
+            "is encrypted in a way that Spark's client cannot open (PBES2): use ssl.keystore.location with a "
+            "PKCS#12 file, or encrypt it with: openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES",
+        )
     return {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": key}
+
+
+def _is_locked_by_pbes2(key: str) -> bool:
+    """Whether it is encrypted as OpenSSL does today, which Kafka's client does not find in Java."""
+    _, begins, rest = key.partition("BEGIN ENCRYPTED PRIVATE KEY-----")
+    body = "".join(rest.partition("-----")[0].split())
+    try:
+        return bool(begins) and _PBES2 in base64.b64decode(body)
+    except ValueError:
+        return False  # for the client to tell
 
 
 def _text_of(every: Mapping[str, str], inline: str, location: str) -> str | None:
