@@ -10,7 +10,7 @@ import pytest
 from kafka.partitioner.default import murmur2 as murmur2_of_another
 
 from gapless.client.producing import partitions
-from gapless.client.producing.partitions import RUN_RECORDS, Partitions, murmur2
+from gapless.client.producing.partitions import RUN_RECORDS, STEP_RECORDS, Partitions, murmur2
 from gapless.errors import Unreachable, UsageError
 
 
@@ -47,7 +47,15 @@ def test_records_without_a_key_go_in_runs_to_all_partitions(monkeypatch: pytest.
     chosen = Partitions(six)
     where = [chosen.choose("t", None) for _ in range(6 * RUN_RECORDS)]
     changes = sum(first != second for first, second in itertools.pairwise(where))
-    assert (len(set(where)), changes) == (6, 6)
+    assert (len(set(where)), changes) == (6, 5)
+
+
+def test_a_step_of_a_run_goes_where_its_records_would_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "_clock", lambda: 0.0)
+    monkeypatch.setattr(random, "randrange", lambda _count: 3)
+    by_steps, one_by_one = Partitions(six), Partitions(six)
+    for _ in range(3 * RUN_RECORDS // STEP_RECORDS):
+        assert {by_steps.go_on("t")} == {one_by_one.choose("t", None) for _ in range(STEP_RECORDS)}
 
 
 def test_a_slow_stream_is_spread_too(monkeypatch: pytest.MonkeyPatch) -> None:

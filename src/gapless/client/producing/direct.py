@@ -22,18 +22,14 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from gapless.client.formats import (
-    INCARNATION_BYTES,
-    SEQUENCE_HEADER,
-    SOURCE_HEADER,
-    sequence_header,
-    source_header,
-)
+from gapless.client.formats import INCARNATION_BYTES, SEQUENCE_HEADER, sequence_header
 from gapless.client.producing.draining import Drain, DrainSettling
+from gapless.client.producing.lanes import DirectReceipt, Lane, Lanes, Runs
 from gapless.client.producing.limits import SizeLimit
+from gapless.client.producing.partitions import STEP_RECORDS, Partitions
 from gapless.client.producing.polling import Poller, ProducedHeaders, fail
 from gapless.client.producing.port import OnDelivery
-from gapless.client.producing.receipts import DeliveryFailed, LeftInSpool, Receipt, Stream
+from gapless.client.producing.receipts import DeliveryFailed, LeftInSpool, Receipt
 from gapless.client.producing.settings import Settings
 from gapless.client.producing.upkeep import Promised, Sealer, Upkeep
 from gapless.client.records import Headers
@@ -42,6 +38,7 @@ from gapless.client.spool import Spool, Spooled, SpoolError
 from gapless.errors import GaplessError, UsageError
 
 _HELP_MASK = 255
+_LOOK_MASK = STEP_RECORDS - 1
 _ROOM_S = 0.005
 _SLICE_S = 0.05
 _SEAL_S = 5.0
@@ -69,65 +66,6 @@ class BufferFull(GaplessError):
     """The buffer is full: the cluster takes records more slowly than they are sent."""
 
 
-class Lane(Stream):
-    """A stream that this producer gives sequences to."""
-
-    __slots__ = ("acked", "made_by", "next", "sealed", "sender", "tell")
-
-    def __init__(self, sender: DirectSender, topic: str, partition: int) -> None:
-        super().__init__(sender.source, sender.incarnation, topic, partition)
-        self.sender = sender
-        self.tell = sender.poller.settled
-        self.made_by = (SOURCE_HEADER, source_header(sender.source, sender.incarnation))
-        self.next = 0
-        self.sealed = 0
-        self.acked = 0
-        """Acknowledged and not yet sealed: from `sealed` up to here. Changed by whoever polls."""
-
-
-class DirectReceipt(Receipt):
-    """Keeps what librdkafka's report of a failure does not tell: headers and timestamp."""
-
-    __slots__ = ("headers", "timestamp_ms")
-    stream: Lane
-
-    def __init__(
-        self,
-        lane: Lane,
-        sequence: int,
-        on_delivery: OnDelivery | None,
-        headers: Headers | None,
-        timestamp_ms: int | None,
-    ) -> None:
-        # Not by super(): one is made for each record.
-        self.stream = lane
-        self.sequence = sequence
-        self.on_delivery = on_delivery
-        self._outcome = False
-        self._waiters = None
-        self.headers = headers
-        self.timestamp_ms = timestamp_ms
-
-    def __call__(self, error: KafkaError | None, message: Message) -> None:
-        """By librdkafka, when it knows. Only one thread at a time is here.
-
-        The receipt itself is the callback: a method of it would be one more object for each record.
-        """
-        lane = self.stream
-        if error is not None:
-            lane.sender.failed(self, error, message)
-            return
-        if self.sequence != lane.acked:
-            lane.sender.note_acked(lane)
-            lane.sealed = self.sequence
-        lane.acked = self.sequence + 1
-        self._outcome = True
-        if self._waiters is not None:
-            self._wake()
-        if self.on_delivery is not None:
-            lane.tell(self)
-
-
 class Failed(NamedTuple):
     """A record that librdkafka gave back."""
 
@@ -150,10 +88,12 @@ class DirectSender:
         self._may_repeat = settings.semantics is not Semantics.AT_MOST_ONCE and settings.retries > 0
         self._lock = threading.Lock()
         self._acquire, self._release = self._lock.acquire, self._lock.release
-        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._lanes = Lanes(self)
         self._failures: deque[Failed] = deque()
         self._promised = Promised(self.source)
         self.poller = Poller(settings.librdkafka(), f"poll-{self.source}", self._chore)
+        self.partitions = Partitions(self.poller.count_partitions, settings.spool)
+        self._runs = Runs(self._lanes, self.partitions)
         self._produce = self.poller.producer.produce
         self._fallback: _Fallback | None = None
         if spool is not None:
@@ -199,7 +139,7 @@ class DirectSender:
     def send(
         self,
         topic: str,
-        partition: int,
+        partition: int | None,
         value: bytes | None,
         key: bytes | None,
         headers: Headers | None,
@@ -207,24 +147,33 @@ class DirectSender:
         on_delivery: OnDelivery | None,
     ) -> Receipt:
         """Take a record: the way of all records, so nothing is here that most do not need."""
+        if partition is not None:
+            lane = self._lanes[topic, partition]
+        elif key is None:
+            lane = self._runs[topic]
+        else:
+            lane = self._lanes[topic, self.partitions.choose(topic, key)]
         give_up_at: float | None = None
         while True:
             try:
                 self._acquire()  # not `with`, which costs twice as much
                 try:
-                    lane = self._lanes.get((topic, partition))
-                    if lane is None:
-                        lane = self._lanes[topic, partition] = Lane(self, topic, partition)
                     if self._exceptional:
                         return self._send_otherwise(lane, value, key, headers, timestamp_ms, on_delivery)
-                    sequence = lane.next
-                    receipt = DirectReceipt(lane, sequence, on_delivery, headers, timestamp_ms)
+                    receipt: DirectReceipt = DirectReceipt()
+                    receipt.stream = lane
+                    receipt.sequence = sequence = lane.next
+                    receipt.on_delivery = on_delivery
+                    receipt.headers = headers
+                    receipt.timestamp_ms = timestamp_ms
+                    receipt._outcome = False
+                    receipt._waiters = None
                     identity: ProducedHeaders = [lane.made_by, (SEQUENCE_HEADER, sequence_header(sequence))]
                     self._produce(
                         topic,
                         value,
                         key,
-                        partition,
+                        lane.partition,
                         receipt,
                         None,
                         timestamp_ms or 0,
@@ -235,13 +184,15 @@ class DirectSender:
                     self._release()
             except BufferError:
                 if self._settings.when_full == "drop":
-                    return self._drop(topic, partition, on_delivery)
+                    return self._drop(lane, on_delivery)
                 give_up_at = self._find_room(give_up_at)
             except KafkaException as error:
-                self._recover(error.args[0], topic, partition)
+                self._recover(error.args[0], lane)
             else:
-                if sequence & _HELP_MASK == _HELP_MASK:
-                    self.poller.help()
+                if sequence & _LOOK_MASK == _LOOK_MASK:
+                    self._runs.look(lane)
+                    if sequence & _HELP_MASK == _HELP_MASK:
+                        self.poller.help()
                 return receipt
 
     def flush(self, timeout_s: float | None) -> int:
@@ -314,12 +265,14 @@ class DirectSender:
         )
         receipt = self._fallback.store(lane, record, on_delivery)
         lane.next += 1
+        if not lane.next % STEP_RECORDS:
+            self._runs.look(lane)
         return receipt
 
-    def _drop(self, topic: str, partition: int, on_delivery: OnDelivery | None) -> Receipt:
+    def _drop(self, lane: Lane, on_delivery: OnDelivery | None) -> Receipt:
         with self._lock:
             self.dropped += 1
-            receipt = Receipt(self._lanes[topic, partition], NO_SEQUENCE, on_delivery)
+        receipt = Receipt(lane, NO_SEQUENCE, on_delivery)
         fail(receipt, BufferFull("the buffer is full, and the record was dropped, as chosen"), self.poller)
         return receipt
 
@@ -341,10 +294,10 @@ class DirectSender:
         self.poller.serve(min(_ROOM_S, max(give_up_at - now, 0.0)))
         return give_up_at
 
-    def _recover(self, error: KafkaError, topic: str, partition: int) -> None:
+    def _recover(self, error: KafkaError, lane: Lane) -> None:
         """librdkafka refuses to take a record: because of the record, or because it can go on no more."""
         if error.code() != KafkaError._FATAL:
-            raise UsageError(f"{topic}-{partition} cannot take the record: {error.str()}")
+            raise UsageError(f"{lane.topic}-{lane.partition} cannot take the record: {error.str()}")
         self.poller.fatal = True
         self._handle_failures()
 

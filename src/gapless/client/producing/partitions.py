@@ -24,12 +24,13 @@ from gapless.errors import GaplessError, Unreachable, UsageError
 
 RUN_RECORDS = 512
 RUN_S = 0.01
+STEP_RECORDS = 8
+"""After so many it is looked whether the run is over."""
 REFRESH_S = 300.0
 ASK_S = 10.0
 ASK_AGAIN_S = 1.0  # where an earlier answer will do
 MEMORY_FILE = "topics.json"
 _CACHED_KEYS = 1 << 16
-_LOOK_MASK = 7  # the clock is looked at for every eighth record
 
 _MULTIPLIER = 0x5BD1E995
 _SEED = 0x9747B28C
@@ -67,18 +68,22 @@ def _positive_hash(key: bytes) -> int:
 class _Topic:
     """One topic's partitions, and the run that records without a key are on."""
 
-    __slots__ = ("count", "current", "left", "until_s")
+    __slots__ = ("count", "current", "left", "taken", "until_s")
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.current = random.randrange(count)
-        self.left = 1
+        self.taken = -1
+        self.left = 0
         self.until_s = 0.0
 
-    def next_run(self) -> int:
-        self.current = (self.current + 1) % self.count
-        self.left = RUN_RECORDS
-        self.until_s = _clock() + RUN_S
+    def go_on(self) -> int:
+        """Where the next step of the run goes."""
+        self.left -= STEP_RECORDS
+        if self.left < 0 or _clock() > self.until_s:
+            self.current = (self.current + 1) % self.count
+            self.left = RUN_RECORDS - STEP_RECORDS
+            self.until_s = _clock() + RUN_S
         return self.current
 
 
@@ -112,10 +117,12 @@ class Partitions:
             known = self._learn(topic)
         if key is not None:
             return _positive_hash(key) % known.count
-        known.left = left = known.left - 1
-        if left & _LOOK_MASK or (left >= 0 and _clock() <= known.until_s):
-            return known.current
-        return known.next_run()
+        known.taken = taken = known.taken + 1
+        return known.current if taken % STEP_RECORDS else known.go_on()
+
+    def go_on(self, topic: str) -> int:
+        """The partition of the next STEP_RECORDS records without a key: one call instead of many."""
+        return (self._topics.get(topic) or self._learn(topic)).go_on()
 
     def check(self, topic: str, partition: int) -> int:
         """A partition of the caller's own choice; asks the cluster again if it seems not to exist."""

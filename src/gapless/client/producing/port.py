@@ -1,8 +1,8 @@
 """What a producer asks of a path to the cluster: take records in their order, and say what became of each.
 
 There are two: the direct path (`direct.py`: librdkafka's queue, a spool only to fall back on) and the
-transactional one (`transactional.py`: all through the spool). `Producer` chooses partitions and hands each
-record to one of them; the sender gives it the next sequence of its topic and partition, as calls come.
+transactional one (`transactional.py`: all through the spool). `Producer` hands each record to one of them.
+The sender chooses its partition, and gives it the next sequence there, as calls come.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from gapless.client.producing.partitions import Partitions
 from gapless.client.producing.receipts import Receipt
 from gapless.client.records import Headers
 from gapless.errors import GaplessError
@@ -46,6 +47,11 @@ class Sender(Protocol):
         """Records that were given up because the buffer was full, as the caller chose."""
         ...
 
+    @property
+    def partitions(self) -> Partitions:
+        """How many each topic has."""
+        ...
+
     def start(self) -> None:
         """Make what is needed and begin; raises what the user must know (Unreachable, SourceTakenOver)."""
         ...
@@ -53,14 +59,17 @@ class Sender(Protocol):
     def send(
         self,
         topic: str,
-        partition: int,
+        partition: int | None,
         value: bytes | None,
         key: bytes | None,
         headers: Headers | None,
         timestamp_ms: int | None,
         on_delivery: OnDelivery | None,
     ) -> Receipt:
-        """Take a record. Raises, having taken nothing, if it cannot."""
+        """Take a record, for a partition of its own choice if none is given.
+
+        Raises, having taken nothing, if it cannot.
+        """
         ...
 
     def flush(self, timeout_s: float | None) -> int:

@@ -36,7 +36,6 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from gapless.client.formats import SEQUENCE_HEADER, SOURCE_HEADER
-from gapless.client.producing.partitions import Partitions
 from gapless.client.producing.port import OnDelivery, Sender
 from gapless.client.producing.receipts import Receipt
 from gapless.client.producing.settings import Settings, settle
@@ -116,9 +115,8 @@ class Producer:
             "properties": properties,
         }
         self.settings = settle(bootstrap, source, semantics, given)
-        self._sender, count_partitions = _new_sender(self.settings)
-        self._partitions = Partitions(count_partitions, self.settings.spool)
-        self._choose = self._partitions.choose
+        self._sender = _new_sender(self.settings)
+        self._partitions = self._sender.partitions
         self._take = self._sender.send
         self._is_forked = False
         try:
@@ -162,9 +160,7 @@ class Producer:
             headers = _headers(headers)
         if timestamp_ms is not None:
             _check_timestamp(timestamp_ms)
-        if partition is None:
-            partition = self._choose(topic, key)
-        else:
+        if partition is not None:
             self._partitions.check(topic, partition)
         receipt = self._take(topic, partition, value, key, headers, timestamp_ms, on_delivery)
         if wait:
@@ -217,13 +213,12 @@ class Producer:
         raise UsageError("the process was forked: make a producer in each process, after the fork")
 
 
-def _new_sender(settings: Settings) -> tuple[Sender, Any]:
-    """The path that the settings ask for, and whom to ask for numbers of partitions."""
+def _new_sender(settings: Settings) -> Sender:
+    """The path that the settings ask for."""
     if settings.spool is None:
         from gapless.client.producing.direct import DirectSender
 
-        direct = DirectSender(settings)
-        return direct, direct.poller.count_partitions
+        return DirectSender(settings)
     spool = Spool(
         settings.spool,
         settings.source,
@@ -238,12 +233,11 @@ def _new_sender(settings: Settings) -> tuple[Sender, Any]:
         raise
 
 
-def _new_spooling_sender(settings: Settings, spool: Spool) -> tuple[Sender, Any]:
+def _new_spooling_sender(settings: Settings, spool: Spool) -> Sender:
     if settings.semantics is Semantics.EXACTLY_ONCE:
-        from gapless.client.producing.asking import Asking
         from gapless.client.producing.transactional import TransactionalSender
 
-        transactional = TransactionalSender(
+        return TransactionalSender(
             spool,
             settings.source,
             settings.librdkafka(),
@@ -251,16 +245,13 @@ def _new_spooling_sender(settings: Settings, spool: Spool) -> tuple[Sender, Any]
             transaction_records=settings.transaction_records,
             seal_every_s=settings.seal_every_s,
         )
-        return transactional, Asking(settings.connection()).count_partitions
     if settings.spool_mode == "always":
         from gapless.client.producing.spooling import SpoolingSender
 
-        spooling = SpoolingSender(settings, spool)
-        return spooling, spooling.poller.count_partitions
+        return SpoolingSender(settings, spool)
     from gapless.client.producing.direct import DirectSender
 
-    direct = DirectSender(settings, spool)
-    return direct, direct.poller.count_partitions
+    return DirectSender(settings, spool)
 
 
 def _bytes(what: str, given: object) -> bytes | None:
@@ -306,7 +297,7 @@ def _disown() -> None:
     """librdkafka's threads do not come along into a forked process: its producers are of no use there."""
     for producer in list(_living):
         producer._is_forked = True
-        producer._choose = producer._take = producer._refuse  # type: ignore[assignment]  # it only raises
+        producer._take = producer._refuse  # type: ignore[assignment]  # it only raises
 
 
 os.register_at_fork(after_in_child=_disown)

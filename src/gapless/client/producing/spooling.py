@@ -11,6 +11,7 @@ import time
 
 from gapless.client.producing.draining import Drain, DrainSettling
 from gapless.client.producing.limits import SizeLimit
+from gapless.client.producing.partitions import Partitions
 from gapless.client.producing.polling import Poller
 from gapless.client.producing.port import OnDelivery
 from gapless.client.producing.receipts import LeftInSpool, Receipt, Stream
@@ -37,6 +38,7 @@ class SpoolingSender:
         self._stopped: GaplessError | None = None
         self._streams: dict[tuple[str, int], Stream] = {}
         self.poller = Poller(settings.librdkafka(), f"poll-{settings.source}", self._chore)
+        self.partitions = Partitions(self.poller.count_partitions, settings.spool)
         self._settling = DrainSettling(spool, self.poller)
         self._promised = Promised(settings.source)
         self._promised.recover(spool.incarnation, spool.sequences_at(spool.sent))
@@ -78,7 +80,7 @@ class SpoolingSender:
     def send(
         self,
         topic: str,
-        partition: int,
+        partition: int | None,
         value: bytes | None,
         key: bytes | None,
         headers: Headers | None,
@@ -89,15 +91,14 @@ class SpoolingSender:
         if self._stopped is not None:
             raise self._stopped
         self._size_limit.check(value, key, headers)
-        stream = self._streams.get((topic, partition))
+        where = self.partitions.choose(topic, key) if partition is None else partition
+        stream = self._streams.get((topic, where))
         if stream is None:
-            stream = self._streams[topic, partition] = Stream(
-                self._source, self.incarnation, topic, partition
-            )
+            stream = self._streams[topic, where] = Stream(self._source, self.incarnation, topic, where)
         made_at_ms = timestamp_ms or time.time_ns() // 1_000_000
         return self._settling.receipt(
             stream,
-            lambda: self.spool.append(topic, partition, value, key, headers or (), made_at_ms),
+            lambda: self.spool.append(topic, where, value, key, headers or (), made_at_ms),
             on_delivery,
         )
 

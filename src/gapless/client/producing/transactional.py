@@ -21,9 +21,11 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
+from gapless.client.producing.asking import Asking
 from gapless.client.producing.claiming import Claimant
 from gapless.client.producing.limits import SizeLimit
 from gapless.client.producing.ownership import fingerprint
+from gapless.client.producing.partitions import Partitions
 from gapless.client.producing.port import OnDelivery
 from gapless.client.producing.receipts import LeftInSpool, Receipt, Stream
 from gapless.client.producing.seals import Promises
@@ -78,6 +80,7 @@ class TransactionalSender:
         self._patience_s = patience_s
         self._start_wait_s = start_wait_s
         self._streams: dict[tuple[str, int], Stream] = {}
+        self.partitions = Partitions(Asking(properties).count_partitions, spool.path)
         self._settling = Settling(spool)
         self._promises = Promises(source, spool.incarnation)
         self._claimant = Claimant(
@@ -137,7 +140,7 @@ class TransactionalSender:
     def send(
         self,
         topic: str,
-        partition: int,
+        partition: int | None,
         value: bytes | None,
         key: bytes | None,
         headers: Headers | None,
@@ -154,13 +157,14 @@ class TransactionalSender:
             self._refuse_in_callback("send")  # room in the spool is what the thread that we are on makes
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000  # when it was made, however long it lies in the spool
-        stream = self._streams.get((topic, partition))
+        where = self.partitions.choose(topic, key) if partition is None else partition
+        stream = self._streams.get((topic, where))
         if stream is None:
-            stream = Stream(self._source, self.incarnation, topic, partition)
-            stream = self._streams.setdefault((topic, partition), stream)
+            stream = Stream(self._source, self.incarnation, topic, where)
+            stream = self._streams.setdefault((topic, where), stream)
         return self._settling.receipt(
             stream,
-            lambda: self.spool.append(topic, partition, value, key, headers or (), timestamp_ms),
+            lambda: self.spool.append(topic, where, value, key, headers or (), timestamp_ms),
             on_delivery,
         )
 
