@@ -11,6 +11,7 @@ from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any
 
 from gapless.pipeline.sinks.port import SinkRefused
+from gapless.pipeline.tasks import RowRefused
 
 if TYPE_CHECKING:
     from pyarrow import Array, RecordBatch
@@ -103,7 +104,10 @@ def _as_ms(column: Array) -> list[int]:
 
 def _as_pairs(column: Array) -> list[Headers]:
     ends = column.offsets.to_pylist()
-    pairs = list(zip(*(column.values.field(index).to_pylist() for index in (0, 1)), strict=True))
+    names, values = (column.values.field(index).to_pylist() for index in (0, 1))
+    if None in names[ends[0] : ends[-1]]:
+        raise RowRefused("a row is no Kafka record: one of its headers has no key")
+    pairs = list(zip(names, values, strict=True))
     return [pairs[start:end] for start, end in pairwise(ends)]
 
 

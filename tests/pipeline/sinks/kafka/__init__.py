@@ -1,0 +1,1 @@
+"""The exactly-once Kafka sink, through crashes of all kinds."""
