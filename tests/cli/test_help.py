@@ -18,11 +18,13 @@ ROOT = Path(__file__).resolve().parents[2]
 TOPICS = ("create", "list", "describe", "alter", "delete")
 GROUPS = ("list", "describe", "reset", "delete")
 SPOOL = ("status", "verify", "drain", "recover")
+PIPELINE = ("new", "check", "run", "markers", "clean")
 ALL_COMMANDS = [
     *COMMANDS,
     *(f"topics {name}" for name in TOPICS),
     *(f"groups {name}" for name in GROUPS),
     *(f"spool {name}" for name in SPOOL),
+    *(f"pipeline {name}" for name in PIPELINE),
 ]
 
 

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import ExitCode, GaplessError, Unreachable, UsageError
+from gapless.pipeline.complaints import problem_of, unsaid
 from gapless.pipeline.definition import Definition
 from gapless.pipeline.failures import explain
 from gapless.pipeline.lending import session_during
@@ -24,7 +25,7 @@ from gapless.pipeline.session import require_spark
 from gapless.pipeline.settings import Key
 from gapless.pipeline.sinks.making import make_sink
 from gapless.pipeline.source import COLUMNS, starting_offsets
-from gapless.pipeline.transform import Transform, problem_of
+from gapless.pipeline.transform import Transform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -225,7 +226,8 @@ def _transform(definition: Definition, spark: SparkSession) -> Findings:
     source = definition.source
     try:
         records = spark.createDataFrame([], _SOURCE_SCHEMA).select(*COLUMNS)
-        good, bad = judge_records(records, source.value, source.schema)
+        with unsaid():
+            good, bad = judge_records(records, source.value, source.schema)
     except PySparkException as error:
         raise UsageError(f"{definition.at('source', 'schema')}: {problem_of(error).words}") from None
     except GaplessError as error:
@@ -260,7 +262,8 @@ def _rows_to(definition: Definition, key: Key, settings: SinkSettings, rows: Dat
     try:
         sink = make_sink(definition, settings)
         try:
-            sink.check(rows.schema)
+            with unsaid():
+                sink.check(rows.schema)
         finally:
             sink.close()
     except Exception as error:  # noqa: BLE001 - drivers raise what they like, and a check must say it

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from gapless.errors import GaplessError, UsageError
 from gapless.pipeline.definition import Definition
 from gapless.pipeline.folder import CheckpointFolder
+from gapless.pipeline.loss import positions
 from gapless.pipeline.sections import SinkSettings, sink_type
 from gapless.pipeline.sinks.making import make_sink
 from gapless.pipeline.sinks.port import Sink, SinkContext
@@ -80,13 +81,13 @@ class Upkeep:
         """Those of all sinks that have some of their own, also those that are gone."""
         found: list[ShownMarker] = []
         for settings, sink, context in self._sinks:
-            positions = _positions(sink, context)
-            if positions is None:
+            there = _positions(sink, context)
+            if there is None:
                 continue
             expected = self._expected(context)
             found += [
-                ShownMarker(settings.name, slot, positions.get(slot), expected.get(slot))
-                for slot in sorted({*positions, *expected}, key=_by_number)
+                ShownMarker(settings.name, slot, there.get(slot), expected.get(slot))
+                for slot in sorted({*there, *expected}, key=_by_number)
             ]
         return found
 
@@ -144,7 +145,7 @@ class Upkeep:
         known = {slot for slot, in_force in stands.items() if in_force}
         if plan.mode is Mode.SHUFFLED:
             return {f"task-{index}": last + 1 for index in range(plan.tasks) if f"task-{index}" in known}
-        return {slot: offset for slot, offset in self._source_offsets(last).items() if slot in known}
+        return {str(where): at for where, at in positions(self._folder).items() if str(where) in known}
 
     def _plan(self, context: SinkContext) -> Plan | None:
         data = self._folder.read(context.file(PLAN_FILE))
@@ -153,18 +154,6 @@ class Upkeep:
     def _last_finished(self) -> int | None:
         batches = [int(name) for name in self._folder.names("../commits") if name.isdecimal()]
         return max(batches, default=None)
-
-    def _source_offsets(self, batch: int) -> dict[str, int]:
-        """Where a batch ends in each source partition: the last line of Spark's own note of it."""
-        data = self._folder.read(f"../offsets/{batch}")
-        if data is None:
-            return {}
-        offsets: dict[str, dict[str, int]] = json.loads(data.decode().splitlines()[-1])
-        return {
-            f"{topic}-{partition}": end
-            for topic, partitions in offsets.items()
-            for partition, end in partitions.items()
-        }
 
 
 def _positions(sink: Sink, context: SinkContext) -> dict[str, int] | None:

@@ -13,9 +13,10 @@ import hashlib
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gapless.errors import UsageError
+from gapless.pipeline.complaints import Problem, problem_of, unsaid
 from gapless.pipeline.definition import Definition
 from gapless.pipeline.functions import WrongFunction, load_function, raised_at
 
@@ -24,21 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 VIEW = "records"
-# Spark's messages: [ERROR_CLASS] what is wrong. SQLSTATE: 42703; line 2 pos 7; and then the plan.
-_ERROR_CLASS = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
-_STATE = re.compile(r"\s*SQLSTATE: \w+")
-_PLACE = re.compile(r"[;(]?\s*\(?line (\d+),? pos \d+\)?;?")
 
 
 class WrongTransform(UsageError):
     """The transform cannot be applied. The message says where and why."""
-
-
-class Problem(NamedTuple):
-    """What Spark says of a statement, and in which line of it."""
-
-    words: str
-    line: int
 
 
 class Transform:
@@ -77,11 +67,13 @@ class Transform:
         spark = rows.sparkSession
         rows.createOrReplaceTempView(VIEW)
         try:
-            spark._jsparkSession.sessionState().sqlParser().parseQuery(sql)
+            with unsaid():
+                spark._jsparkSession.sessionState().sqlParser().parseQuery(sql)
         except PySparkException as error:
             raise self._wrong_sql(_not_a_query(sql, error)) from None
         try:
-            return spark.sql(sql)
+            with unsaid():
+                return spark.sql(sql)
         except PySparkException as error:
             raise self._wrong_sql(problem_of(error)) from None
 
@@ -100,7 +92,8 @@ class Transform:
         name = self._definition.transform.function
         where = self._definition.at("transform", "function")
         try:
-            result = function(rows)
+            with unsaid():
+                result = function(rows)
         except PySparkException as error:
             place = raised_at(error, self._definition.folder)
             raise WrongTransform(f"{where}: {name} failed{place}: {problem_of(error).words}") from error
@@ -114,15 +107,6 @@ class Transform:
         if result.isStreaming:
             raise WrongTransform(f"{where}: {name} must return the rows of its batch, not a stream")
         return result
-
-
-def problem_of(error: PySparkException) -> Problem:
-    """Spark's words on one line, without error classes and plans."""
-    text = str(error)
-    place = _PLACE.search(text)
-    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    words = _PLACE.sub("", _STATE.sub("", _ERROR_CLASS.sub("", first.strip())))
-    return Problem(words.strip().rstrip(".;"), int(place[1]) if place is not None else 1)
 
 
 def _not_a_query(sql: str, error: PySparkException) -> Problem:
