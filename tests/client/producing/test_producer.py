@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import doctest
+import itertools
 import os
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,10 @@ import pytest
 
 from gapless.client import LeftInSpool, Producer, Receipt
 from gapless.client.formats import LEDGER_TOPIC, Seal
+from gapless.client.producing import partitions
 from gapless.client.producing import producer as module
+from gapless.client.producing.direct import DirectSender
+from gapless.client.producing.partitions import STEP_RECORDS
 from gapless.errors import GaplessError, Unreachable, UsageError
 from tests.client.conftest import Kafka, new_topic, read_all, wait_for
 
@@ -338,3 +343,23 @@ def test_what_close_leaves_in_the_spool_goes_with_the_next_producer(
         receipts[0].identity,
         receipts[-1].identity,
     }
+
+
+@pytest.mark.parametrize("spool_mode", [None, "fallback", "always"])
+def test_records_without_a_key_reach_all_partitions(
+    embedded: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spool_mode: Any
+) -> None:
+    """However few they are, and also when all go to the spool."""
+    ticks = itertools.count()
+    monkeypatch.setattr(partitions, "_clock", lambda: float(next(ticks)))
+    topic = new_topic(embedded, 3)
+    spool = None if spool_mode is None else tmp_path
+    with Producer(embedded.bootstrap, "spread", spool=spool, spool_mode=spool_mode) as producer:
+        if spool_mode == "fallback":
+            sender = producer._sender
+            assert isinstance(sender, DirectSender)
+            sender._is_spooling = sender._exceptional = True
+        receipts = [producer.send(topic, b"%d" % number) for number in range(3 * STEP_RECORDS)]
+        assert Counter(each.partition for each in receipts) == dict.fromkeys(range(3), STEP_RECORDS)
+        assert producer.flush(60) == 0
+    assert len(read_all(embedded, topic)) == 3 * STEP_RECORDS
