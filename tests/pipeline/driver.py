@@ -69,7 +69,9 @@ class DyingDedup:
 
 def doomed(runner: BatchRunner, doom: Doom) -> BatchRunner:
     def mortal(named: Any) -> Any:
-        return None if named is None else named._replace(sink=DyingSink(named.name, named.sink, doom))
+        if named is None:
+            return None
+        return named._replace(sink=DyingSink(named.settings.name, named.sink, doom))
 
     return runner._replace(
         dedup=None if runner.dedup is None else DyingDedup(runner.dedup, doom),  # type: ignore[arg-type]

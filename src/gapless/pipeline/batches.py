@@ -17,6 +17,7 @@ from gapless.pipeline.notes import ranges_of
 from gapless.pipeline.plans import refuse_unrepeatable
 from gapless.pipeline.poison import judge_records
 from gapless.pipeline.progress import Progress, TopicPartition
+from gapless.pipeline.sinks.making import fit
 from gapless.pipeline.sinks.port import Batch, Sink, Written
 
 if TYPE_CHECKING:
@@ -26,18 +27,23 @@ if TYPE_CHECKING:
     from gapless.pipeline.folder import CheckpointFolder
     from gapless.pipeline.lag import SourceGroup
     from gapless.pipeline.ranges import Range
-    from gapless.pipeline.sections import Source
+    from gapless.pipeline.sections import SinkSettings, Source
     from gapless.pipeline.staging import Staging
     from gapless.pipeline.transform import Transform
 
 _logger = logging.getLogger("gapless.pipeline")
 
 
-class NamedSink(NamedTuple):
-    """A sink, and what the pipeline calls it."""
+class DefinedSink(NamedTuple):
+    """A sink, and its section of the definition."""
 
-    name: str
+    settings: SinkSettings
     sink: Sink
+
+    def write(self, number: int, rows: DataFrame, transform: Transform | None = None) -> Written:
+        transformed = transform is not None and transform.is_given
+        version = "" if transform is None else transform.version
+        return self.sink.write(Batch(number, fit(rows, self.settings, transformed=transformed), version))
 
 
 class BatchRunner(NamedTuple):
@@ -48,8 +54,8 @@ class BatchRunner(NamedTuple):
     dedup: IntervalDedup | None
     transform: Transform
     staging: Staging | None
-    sinks: Sequence[NamedSink]
-    dead_letters: NamedSink | None
+    sinks: Sequence[DefinedSink]
+    dead_letters: DefinedSink | None
     group: SourceGroup
 
     def run(self, rows: DataFrame, number: int) -> Progress:
@@ -92,7 +98,7 @@ class BatchRunner(NamedTuple):
     def _bury(self, bad: DataFrame | None, number: int) -> Written:
         if self.dead_letters is None or bad is None:
             return Written(0, repeated=False)
-        return self.dead_letters.sink.write(Batch(number, bad))
+        return self.dead_letters.write(number, bad)
 
     def _write(self, good: DataFrame, number: int) -> dict[str, Written]:
         result = self.transform.apply(good)
@@ -101,8 +107,7 @@ class BatchRunner(NamedTuple):
         else:
             refuse_unrepeatable(result, good)
         with _kept(result, len(self.sinks) > 1) as rows:
-            batch = Batch(number, rows, self.transform.version)
-            return {name: sink.write(batch) for name, sink in self.sinks}
+            return {each.settings.name: each.write(number, rows, self.transform) for each in self.sinks}
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from gapless.pipeline.properties import client_properties
 from gapless.pipeline.sections import KafkaProperties, SinkSettings, ToKafka, ToPostgres, sink_type
 from gapless.pipeline.session import require_spark
 from gapless.pipeline.settings import Key
-from gapless.pipeline.sinks.making import make_sink
+from gapless.pipeline.sinks.making import fit, make_sink
 from gapless.pipeline.source import COLUMNS, starting_offsets
 from gapless.pipeline.transform import Transform
 
@@ -232,7 +232,8 @@ def _transform(definition: Definition, spark: SparkSession) -> Findings:
         raise UsageError(f"{definition.at('source', 'schema')}: {problem_of(error).words}") from None
     except GaplessError as error:
         raise UsageError(f"{definition.at('source', 'schema')}: {error}") from None
-    rows = Transform(definition).apply(good)
+    transform = Transform(definition)
+    rows = transform.apply(good)
     yield Finding("transform", State.OK, ", ".join(f"{name} {kind}" for name, kind in rows.dtypes))
     yield from _repeatable(definition, rows, good)
     for key, sink in definition.all_sinks():
@@ -241,7 +242,8 @@ def _transform(definition: Definition, spark: SparkSession) -> Findings:
             words = "nothing will come: bytes are never unreadable (see `value` in [source])"
             yield Finding(f"sink {sink.name}", State.NOTE, words)
         else:
-            yield from _rows_to(definition, key, sink, its_rows)
+            transformed = transform.is_given and sink is not definition.dead_letters
+            yield from _rows_to(definition, key, sink, fit(its_rows, sink, transformed=transformed))
 
 
 def _repeatable(definition: Definition, rows: DataFrame, batch: DataFrame) -> Findings:

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gapless.errors import GaplessError, UsageError
-from gapless.pipeline.batches import BatchRunner, NamedSink
+from gapless.pipeline.batches import BatchRunner, DefinedSink
 from gapless.pipeline.dedup import IntervalDedup, drop_within
 from gapless.pipeline.failures import explain
 from gapless.pipeline.folder import CheckpointFolder
@@ -94,7 +94,7 @@ class Pipeline:
         try:
             for settings, sink in sinks:
                 sink.open(SinkContext(definition.name, settings.name, folder, spark))
-            named = [NamedSink(settings.name, sink) for settings, sink in sinks]
+            named = [DefinedSink(settings, sink) for settings, sink in sinks]
             runner = BatchRunner(
                 source=definition.source,
                 folder=folder,
@@ -156,8 +156,8 @@ class Pipeline:
                     return
                 if time.monotonic() - idle_s > _IDLE_EVERY_S and self._batch_lock.acquire(blocking=False):
                     try:
-                        for _, sink in [*runner.sinks, *filter(None, [runner.dead_letters])]:
-                            sink.idle()
+                        for each in [*runner.sinks, *filter(None, [runner.dead_letters])]:
+                            each.sink.idle()
                     finally:
                         self._batch_lock.release()
                     idle_s = time.monotonic()

@@ -52,6 +52,11 @@ class Transform:
             except WrongFunction as wrong:
                 raise WrongTransform(f"{definition.at('transform', 'function')}: {wrong}") from None
 
+    @property
+    def is_given(self) -> bool:
+        """Whether there is one at all: else rows come as they are."""
+        return self._sql is not None or self._function is not None
+
     def apply(self, rows: DataFrame) -> DataFrame:
         """The batch transformed. Runs nothing: the result is a plan."""
         if self._sql is not None:

@@ -9,9 +9,24 @@ from gapless.pipeline.properties import client_properties
 from gapless.pipeline.sections import KafkaProperties, ToDelta, ToKafka, ToParquet, ToPostgres
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from gapless.pipeline.definition import Definition
     from gapless.pipeline.sections import SinkSettings
     from gapless.pipeline.sinks.port import Sink
+
+
+_OF_A_RECORD = ("key", "value", "headers", "timestamp")
+
+
+def fit(rows: DataFrame, settings: SinkSettings, *, transformed: bool) -> DataFrame:
+    """The rows as a sink can take them: where no transform has chosen columns, a topic takes a record's own.
+
+    `topic` and `partition` would say where the record goes, and not where it came from.
+    """
+    if transformed or not isinstance(settings, ToKafka):
+        return rows
+    return rows.select(*_OF_A_RECORD)
 
 
 def make_sink(definition: Definition, settings: SinkSettings) -> Sink:
