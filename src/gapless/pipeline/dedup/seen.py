@@ -8,6 +8,7 @@ source and incarnation), first, last: the sequences that were seen. Its size fol
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -158,7 +159,7 @@ def from_bytes(data: bytes) -> Table:
     places = list(zip(found["topic"].to_pylist(), found["partition"].to_pylist(), strict=True))
     starts = [at for at in range(len(places)) if at == 0 or places[at] != places[at - 1]]
     table: dict[Place, Seen] = {}
-    for start, end in zip(starts, [*starts[1:], len(places)], strict=True):
+    for start, end in pairwise([*starts, len(places)]):
         part = found.slice(start, end - start)
         table[places[start]] = Seen(
             part["made_by"].combine_chunks(), part["first"].to_numpy(), part["last"].to_numpy()

@@ -1,0 +1,196 @@
+"""Records that come again are taken out by identity, for ever, and rows stay aligned with their source.
+
+Claims C6 (a restart of the producer: the broker takes the same record again), E6 (who reads must know what it
+has seen) and F2 (what that costs).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from gapless.client.formats import identity_of
+from gapless.errors import UsageError
+from gapless.pipeline.dedup import IntervalDedup, by_identity
+from gapless.pipeline.dedup.seen import SeenLost
+from gapless.pipeline.folder import CheckpointFolder
+from gapless.pipeline.ranges import source_ranges
+from gapless.pipeline.sections import Source
+from tests.pipeline.dedup.batches import Sent, identity, run_batches, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+class Kept(NamedTuple):
+    """A record that came out."""
+
+    batch: int
+    partition: int
+    offset: int
+    value: bytes
+
+
+def kept_by(rows: DataFrame, number: int) -> list[Kept]:
+    return [
+        Kept(number, row.partition, row.offset, bytes(row.value))
+        for row in rows.select("partition", "offset", "value").collect()
+    ]
+
+
+def first_copies(records: list[Sent]) -> set[tuple[int, int]]:
+    """The places that must come out, by the definition: (partition, offset)."""
+    ends: dict[int, int] = {}
+    seen: set[object] = set()
+    expected = set()
+    for each in records:
+        offset = ends.get(each.partition, 0)
+        ends[each.partition] = offset + 1
+        who = identity_of(each.headers)
+        if who is None or (each.partition, who) not in seen:
+            expected.add((each.partition, offset))
+        if who is not None:
+            seen.add((each.partition, who))
+    return expected
+
+
+def muddle(seed: int, count: int) -> Iterator[Sent]:
+    """Two sources and two incarnations; copies early and late; records without, and with half an identity."""
+    chance = random.Random(seed)
+    for number in range(count):
+        value = b"%d" % number
+        partition = chance.randrange(2)
+        if chance.random() < 0.2:
+            odd = [("gs", b"\x02x"), ("gn", b"\0" * 7), ("other", None)]
+            yield Sent(partition, value, chance.choice([[], odd, [("gn", b"\0" * 8)]]))
+            continue
+        sequence = max(0, number // 4 - (chance.randrange(30) if chance.random() < 0.4 else 0))
+        source, incarnation = chance.choice(["shop", "till"]), chance.choice([b"incarnat", b"another!"])
+        more = [("note", b"x")] if chance.random() < 0.3 else []
+        yield Sent(partition, value, [*more, *identity(source, sequence, incarnation)])
+
+
+@pytest.mark.parametrize("few_ranges", [64, 0], ids=["filter", "join"])
+def test_of_each_identity_the_first_record_in_the_log_comes_out(
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    few_ranges: int,
+) -> None:
+    """Across batches and restarts, within a batch, with and without identities; C6, E6."""
+    monkeypatch.setattr(by_identity, "_FEW_RANGES", few_ranges)
+    records = list(muddle(seed=7, count=600))
+    came: list[Kept] = []
+    dropped = 0
+
+    for part in (records[:400], records[400:]):
+        send(bootstrap, topic, part)
+        dedup = IntervalDedup(CheckpointFolder(spark, tmp_path))
+
+        def batch(rows: DataFrame, number: int, dedup: IntervalDedup = dedup) -> None:
+            nonlocal dropped
+            kept = dedup.keep_new(rows, number)
+            assert kept.rows.columns == rows.columns
+            assert source_ranges(kept.rows) == source_ranges(rows) is not None
+            came.extend(kept_by(kept.rows, number))
+            dropped += kept.dropped
+
+        run_batches(spark, Source(bootstrap, [topic], max_records_per_batch=150), tmp_path, batch)
+
+    expected = first_copies(records)
+    assert len(came) == len(expected) == len(records) - dropped
+    assert {(each.partition, each.offset) for each in came} == expected
+    assert 50 < dropped < 500
+    assert len({each.batch for each in came}) >= 4
+    values = {record.value for record in records}
+    assert {each.value for each in came} <= values
+
+
+def test_a_repeated_batch_gives_the_same_rows_and_the_same_table(
+    spark: SparkSession, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    records = list(muddle(seed=11, count=300))
+    send(bootstrap, topic, records)
+    folder = CheckpointFolder(spark, tmp_path)
+    dedup = IntervalDedup(folder)
+
+    def batch(rows: DataFrame, number: int) -> None:
+        first = dedup.keep_new(rows, number)
+        came, table = kept_by(first.rows, number), folder.read(f"dedup/{number}.parquet")
+        for again in (dedup, IntervalDedup(folder)):
+            repeated = again.keep_new(rows, number)
+            assert repeated.dropped == first.dropped
+            assert kept_by(repeated.rows, number) == came
+            assert folder.read(f"dedup/{number}.parquet") == table
+
+    run_batches(spark, Source(bootstrap, [topic], max_records_per_batch=200), tmp_path, batch)
+    folder.delete("dedup/0.parquet")
+    with pytest.raises(SeenLost):
+        IntervalDedup(folder).keep_new(spark.range(1).toDF("offset"), 1)
+
+
+def test_partitions_that_are_added_and_markers_of_transactions_are_no_trouble(
+    spark: SparkSession, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    """A task may have nothing to look at but an aborted transaction."""
+    dedup = IntervalDedup(CheckpointFolder(spark, tmp_path))
+    came: list[Kept] = []
+
+    def batch(rows: DataFrame, number: int) -> None:
+        came.extend(kept_by(dedup.keep_new(rows, number).rows, number))
+
+    def run() -> list[bytes]:
+        came.clear()
+        run_batches(spark, Source(bootstrap, [topic]), tmp_path, batch)
+        return sorted(each.value for each in came)
+
+    with_transactions = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": f"of-{topic}", "log_level": 0}
+    )
+    with_transactions.init_transactions(30)
+
+    def transact(sequences: range, *, commit: bool) -> None:
+        with_transactions.begin_transaction()
+        for sequence in sequences:
+            with_transactions.produce(
+                topic, b"%d" % sequence, partition=0, headers=list(identity("shop", sequence))
+            )
+        with_transactions.flush(30)
+        if commit:
+            with_transactions.commit_transaction(30)
+        else:
+            with_transactions.abort_transaction(30)
+
+    transact(range(3), commit=False)
+    assert run() == []
+    transact(range(3), commit=True)
+    assert run() == [b"0", b"1", b"2"], "what was aborted was never seen"
+    transact(range(1, 4), commit=True)
+    assert run() == [b"3"]
+
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    send(bootstrap, topic, [Sent(2, b"new", identity("shop", 1)), Sent(2, b"copy", identity("shop", 1))])
+    assert run() == [b"new"], "sequences are counted in each partition"
+
+
+def test_rows_that_are_shuffled_are_refused(
+    spark: SparkSession, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    send(bootstrap, topic, [Sent(0, b"x", identity("shop", 0))])
+
+    def batch(rows: DataFrame, number: int) -> None:
+        IntervalDedup(CheckpointFolder(spark, tmp_path)).keep_new(rows.repartition(3), number)
+
+    with pytest.raises(UsageError, match="before any shuffle"):
+        run_batches(spark, Source(bootstrap, [topic]), tmp_path, batch)
