@@ -146,7 +146,9 @@ def _share_out(rows: DataFrame, tasks: int, share_by: Sequence[str | Column]) ->
     columns = [*share_by] or [*certain]
     if not columns:
         raise PlanChanged("the rows have no column by which they can be shared out among tasks: add a key")
-    return rows.repartition(tasks, *columns)
+    # A dot in a name would be taken for a field of a struct.
+    quoted = ["`" + each.replace("`", "``") + "`" if isinstance(each, str) else each for each in columns]
+    return rows.repartition(tasks, *quoted)
 
 
 def _establish(context: SinkContext, writer: TaskWriter, slots: Sequence[Slot], *, new_mode: bool) -> None:
