@@ -119,7 +119,7 @@ def test_topics_that_do_not_exist_are_told_with_how_to_make_them(
         ("sql = '''\nSELECT offset\nFROM recrods'''", 14, "`recrods` cannot be found"),
         (
             "sql = 'SELECT value, rand() AS r FROM records'",
-            11,
+            12,
             "gives another result when the batch is repeated",
         ),
         ("sql = 'SELECT value, now() AS n FROM records'", 12, "is another time when the batch is repeated"),

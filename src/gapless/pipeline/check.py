@@ -237,7 +237,8 @@ def _transform(definition: Definition, spark: SparkSession) -> Findings:
     yield Finding("transform", State.OK, ", ".join(f"{name} {kind}" for name, kind in rows.dtypes))
     yield from _repeatable(definition, rows, good)
     for key, sink in definition.all_sinks():
-        its_rows = bad if sink is definition.dead_letters else rows
+        is_dead = sink is definition.dead_letters
+        its_rows = bad if is_dead else rows
         if its_rows is None:
             words = "nothing will come: bytes are never unreadable (see `value` in [source])"
             yield Finding(f"sink {sink.name}", State.NOTE, words)
