@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.pipeline.loss import RecordsLost, missing_ranges
-from gapless.pipeline.notes import ranges_of
+from gapless.pipeline.notes import ends_of, ranges_of
 from gapless.pipeline.plans import refuse_unrepeatable
 from gapless.pipeline.poison import judge_records
-from gapless.pipeline.progress import Progress, TopicPartition
+from gapless.pipeline.progress import Progress
 from gapless.pipeline.sinks.making import fit
 from gapless.pipeline.sinks.port import Batch, Sink, Written
 
@@ -72,7 +72,7 @@ class BatchRunner(NamedTuple):
             good, bad = judge_records(kept, self.source.value, self.source.schema, strict=strict)
             dead = self._bury(bad, number)
             written = self._write(good, number)
-        self.group.commit({TopicPartition(each.topic, each.partition): each.end for each in ranges})
+        self.group.commit(ends_of(self.folder, number))
         return Progress(
             batch=number,
             rows_in=sum(each.end - each.start for each in ranges),

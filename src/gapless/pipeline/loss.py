@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gapless.errors import GaplessError, Unreachable
 from gapless.pipeline.lag import Edges, edges_of
 from gapless.pipeline.notes import ends_of, last_finished
+from gapless.pipeline.notes import ends_of, last_finished
 from gapless.pipeline.progress import TopicPartition
 
 if TYPE_CHECKING:
@@ -121,9 +122,9 @@ def source_edges(source: Source, properties: ClientProperties) -> dict[TopicPart
 
 
 def positions(folder: CheckpointFolder) -> dict[TopicPartition, int]:
-    """The next offset of each partition, by the last batch that Spark finished; nothing before the first."""
-    last = last_finished(folder)
-    return ends_of(folder, -1 if last is None else last)
+    """The next offset of each partition, by the last batch that is done, or where the first one starts."""
+    done = last_finished(folder)
+    return ends_of(folder, -1 if done is None else done)
 
 
 def _listed(things: list[Lost] | list[TopicPartition]) -> str:
