@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from gapless.errors import GaplessError, Unreachable
 from gapless.pipeline.lag import Edges, edges_of
 from gapless.pipeline.notes import ends_of, last_finished
-from gapless.pipeline.notes import ends_of, last_finished
 from gapless.pipeline.progress import TopicPartition
 
 if TYPE_CHECKING:
