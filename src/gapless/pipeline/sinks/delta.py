@@ -75,15 +75,15 @@ class DeltaSink:
         if self._context is None:
             raise InvariantViolated("a batch is written to a sink that is not open")
         spark = batch.rows.sparkSession
-        exists = self._exists(spark)
-        last = self._transactions(spark).get(_transaction_name(self._context)) if exists else None
+        known = self._transactions(spark) if self._exists(spark) else {}
+        last = known.get(_transaction_name(self._context))
+        if last == _RELEASED:
+            raise SinkRefused(f"the transactions of this checkpoint in {self._path} were removed by `clean`")
         if not must_write(self._context, batch.number, last):
             return Written(0, repeated=True)
         if self._checked != batch.rows.schema:
             self.check(batch.rows.schema)
             self._checked = batch.rows.schema
-        if not exists:
-            self._make(spark, batch.rows.schema)
         rows = self._merge(batch) if self._key else self._append(batch)
         return Written(rows or 0, repeated=rows is None)
 
@@ -128,6 +128,7 @@ class DeltaSink:
         from pyspark.errors import PySparkException
 
         spark = batch.rows.sparkSession
+        DeltaTable.createIfNotExists(spark).location(self._path).addColumns(batch.rows.schema).execute()
         rows = one_row_for_each_key(batch.rows, self._key, self._latest_by)
         same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in self._key)
         newer = None
@@ -178,11 +179,6 @@ class DeltaSink:
         if files.exists(path) and len(files.listStatus(path)) > 0:
             raise SinkRefused(f"{self._path} has files but is no Delta table: choose another folder")
         return False
-
-    def _make(self, spark: SparkSession, schema: StructType) -> None:
-        from delta.tables import DeltaTable
-
-        DeltaTable.createIfNotExists(spark).location(self._path).addColumns(schema).execute()
 
     def _log(self, spark: SparkSession) -> Any:
         return cast("Any", spark._jvm).org.apache.spark.sql.delta.DeltaLog.forTable(

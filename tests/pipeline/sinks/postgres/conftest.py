@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 
-from gapless.pipeline.folder import CheckpointFolder
-from gapless.pipeline.sinks.port import SinkContext
 from gapless.testing.postgres import Postgres
-from tests.pipeline.kafka_batches import session_for_batches
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    Query = Callable[[str], list[tuple[Any, ...]]]
+Query = Callable[[str], list[tuple[Any, ...]]]
 
 
 @pytest.fixture(scope="session")
@@ -46,13 +39,3 @@ def query(dsn: str) -> Iterator[Query]:
             return cursor.fetchall() if cursor.description else []
 
         yield run
-
-
-@pytest.fixture
-def session(spark: SparkSession) -> SparkSession:
-    return session_for_batches(spark)
-
-
-@pytest.fixture
-def context(session: SparkSession, tmp_path: Path) -> SinkContext:
-    return SinkContext("orders", "out", CheckpointFolder(session, tmp_path / "checkpoint"), session)

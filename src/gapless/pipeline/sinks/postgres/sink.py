@@ -31,10 +31,13 @@ from gapless.pipeline.tasks import Done, run_tasks
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 _ATTEMPTS = 3
+# Sums of fractions may differ in their last digit when a batch is repeated; JSON may have some in it.
+_NOT_CERTAIN = frozenset({"float", "double"}) | tables.AS_JSON
 _log = logging.getLogger(__name__)
 
 
@@ -87,8 +90,7 @@ class PostgresSink:
         if self._context is None:
             raise InvariantViolated("a batch is written to a sink that is not open")
         writer = self._writer(self._context, self._columns(batch.rows.schema))
-        ready = batch._replace(rows=_with_json(batch.rows))
-        done = self._run(self._context, ready, writer)
+        done = self._run(self._context, batch._replace(rows=_sent(batch.rows)), writer, batch.rows.schema)
         return Written(sum(each.rows for each in done), any(each.skipped for each in done))
 
     def idle(self) -> None:
@@ -113,7 +115,9 @@ class PostgresSink:
         with self._clear_errors(), connect(self._url) as connection:
             return self._markers(context).positions(connection)
 
-    def _run(self, context: SinkContext, batch: Batch, writer: PostgresWriter) -> list[Done]:
+    def _run(
+        self, context: SinkContext, batch: Batch, writer: PostgresWriter, schema: StructType
+    ) -> list[Done]:
         """Repeat the batch if the server was away for a moment: what is written is not written again."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
@@ -121,13 +125,14 @@ class PostgresSink:
         tasks = self._tasks
         if self._key and tasks is None:  # rows of a key may be in several source partitions
             tasks = int(str(batch.rows.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+        share_by = _shared_by(schema, self._key)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return run_tasks(context, batch, writer, tasks=tasks, share_by=self._key)
+                return run_tasks(context, batch, writer, tasks=tasks, share_by=share_by)
             except (GaplessError, PySparkException, Py4JJavaError) as error:
                 explained = explain(error)
                 if explained.exit_code is not ExitCode.UNREACHABLE or attempt == _ATTEMPTS:
-                    raise explained from error
+                    raise explained from (None if explained is error else error)
                 _log.warning("batch %d is tried again: %s", batch.number, explained)
         raise InvariantViolated("every attempt ends")
 
@@ -174,15 +179,27 @@ class PostgresSink:
         return clear_errors(place(self._url), str(self._table))
 
 
-def _with_json(rows: DataFrame) -> DataFrame:
-    """What has no column type of its own goes as JSON, made by Spark."""
+def _sent(rows: DataFrame) -> DataFrame:
+    """The rows as they go to tasks: named by position, as PySpark stumbles over dots; nested ones as JSON."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    nested = {field.name for field in rows.schema.fields if field.dataType.typeName() in tables.AS_JSON}
-    if not nested:
-        return rows
-    columns = {name: F.col("`" + name.replace("`", "``") + "`") for name in rows.columns}
     options = {"ignoreNullFields": "false"}
-    return rows.select(
-        *(F.to_json(each, options).alias(name) if name in nested else each for name, each in columns.items())
-    )
+    columns = []
+    for index, field in enumerate(rows.schema.fields):
+        column = F.col("`" + field.name.replace("`", "``") + "`")
+        if field.dataType.typeName() in tables.AS_JSON:
+            column = F.to_json(column, options)
+        columns.append(column.alias(str(index)))
+    return rows.select(*columns)
+
+
+def _shared_by(schema: StructType, key: Sequence[str]) -> list[str | SparkColumn]:
+    """What chooses a row's task: its key, or all that is sure to be the same when the batch is repeated."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    chosen = [
+        str(index)
+        for index, field in enumerate(schema.fields)
+        if (field.name in key if key else field.dataType.typeName() not in _NOT_CERTAIN)
+    ]
+    return [*chosen] or [F.lit(0)]

@@ -87,11 +87,15 @@ class Table(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column: the type that COPY sends, and the type to which the server then casts it, if it must."""
+    """A column: the type that COPY sends, and the one to which the server casts it on its way into the table.
+
+    What is not `direct` cannot be copied into the table at once.
+    """
 
     name: str
     native: str
     cast: str | None = None
+    direct: bool = True
 
 
 class Found(NamedTuple):
@@ -180,9 +184,9 @@ def _fitted(column: Column, spark_type: DataType, there: Found, table: Table) ->
     if column.native == "numeric" and there.type == "numeric":
         _check_room(column.name, spark_type, there, table)
     if there.type == column.native or there.type in _SAME_BYTES.get(column.native, ()):
-        return column
+        return column._replace(cast="json" if there.type == "json" else None)
     if there.type in _CAST.get(column.native, ()) or (column.native == "text" and there.is_enum):
-        return column._replace(cast=there.unmodified)
+        return column._replace(cast=there.unmodified, direct=False)
     raise SinkRefused(
         f"{table}.{column.name} is {there.words}, but the rows have {spark_type.simpleString()}, "
         f"which needs {_written(spark_type)}: cast it in the transform, or change the table"

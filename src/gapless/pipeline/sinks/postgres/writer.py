@@ -138,7 +138,7 @@ class PostgresWriter:
         )
 
     def _put(self, connection: Connection, batches: Iterator[pa.RecordBatch]) -> int:
-        if not self.key and not any(column.cast for column in self.columns):
+        if not self.key and all(column.direct for column in self.columns):
             return self._copy(connection, self.table.quoted(), batches)
         stage = self._stage(connection)
         self._copy(connection, stage, batches)
