@@ -11,6 +11,7 @@ is told to the logger `gapless.pipeline`, once for as long as it stays the same.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -19,6 +20,9 @@ from gapless.pipeline.progress import TopicPartition
 
 _logger = logging.getLogger("gapless.pipeline")
 _PATIENCE_S = 10.0
+_AGAIN_S = 0.1
+_STARTING = {"NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE"}
+_PROGRESS, _ENDS = "does not show the pipeline's progress", "is not known"
 
 
 class Edges(NamedTuple):
@@ -38,31 +42,37 @@ class SourceGroup:
         self._group = group
         self._topics = list(topics)
         self._next: dict[TopicPartition, int] = {}
-        self._warned = ""
+        self._warned: dict[str, str] = {}
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Let the group be at these offsets, each the next one to be read."""
+        self._next.update(offsets)
+        problem = self._try_to_commit(offsets) if offsets else None
+        if problem is None:
+            self._warned.pop(_PROGRESS, None)
+        else:
+            self._warn(_PROGRESS, f"the group {self._group} {_PROGRESS}: {problem}")
+
+    def _try_to_commit(self, offsets: Mapping[TopicPartition, int]) -> str | None:
+        """What went wrong, if anything. A coordinator that is just starting is given a moment."""
         from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
         from confluent_kafka import TopicPartition as At
 
-        self._next.update(offsets)
-        if not offsets:
-            return
         places = [At(where.topic, where.partition, offset) for where, offset in offsets.items()]
         request = ConsumerGroupTopicPartitions(self._group, places)
-        try:
-            [answer] = self._admin.alter_consumer_group_offsets(
-                [request], request_timeout=_PATIENCE_S
-            ).values()
-            done = _result(answer)
-        except (KafkaException, TimeoutError) as error:
-            self._warn(f"the group {self._group} does not show the pipeline's progress: {_words(error)}")
-            return
-        failed = [each for each in done.topic_partitions if each.error is not None]
-        if failed:
-            self._warn(f"the group {self._group} does not show the pipeline's progress: {failed[0].error}")
-        else:
-            self._warned = ""
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                asked = self._admin.alter_consumer_group_offsets([request], request_timeout=_PATIENCE_S)
+                done = _result(asked[self._group])
+            except (KafkaException, TimeoutError) as error:
+                return _words(error)
+            failed = [each.error for each in done.topic_partitions if each.error is not None]
+            if not failed:
+                return None
+            if failed[0].name() not in _STARTING or time.monotonic() > deadline_s:
+                return str(failed[0].str())
+            time.sleep(_AGAIN_S)
 
     def lag(self) -> dict[TopicPartition, int]:
         """Records between what was committed and the end, by partition; nothing where nobody answers.
@@ -81,14 +91,16 @@ class SourceGroup:
         from confluent_kafka import KafkaException
 
         try:
-            return edges_of(self._admin, self._topics)
+            found = edges_of(self._admin, self._topics)
         except (KafkaException, TimeoutError) as error:
-            self._warn(f"the end of {', '.join(self._topics)} is not known: {_words(error)}")
+            self._warn(_ENDS, f"the end of {', '.join(self._topics)} {_ENDS}: {_words(error)}")
             return {}
+        self._warned.pop(_ENDS, None)
+        return found
 
-    def _warn(self, message: str) -> None:
-        if message != self._warned:
-            self._warned = message
+    def _warn(self, about: str, message: str) -> None:
+        if self._warned.get(about) != message:
+            self._warned[about] = message
             _logger.warning(message)
 
 
