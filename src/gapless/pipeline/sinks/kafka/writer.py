@@ -2,7 +2,7 @@
 
 First the task makes sure that it is the only one. A producer that this worker has kept from an earlier batch
 is the only one as long as the marker names it: whoever wrote after it would have left another name, and who
-only *began* after it has fenced it, so that it cannot commit. Otherwise a new producer fences all others.
+only *began* after it has fenced it, so that it cannot even begin. Otherwise a new producer fences all others.
 Only then is the marker read, and only stable: it tells whether to write or to skip.
 
 Rows can be read once, so a transaction that is lost fails the task, and Spark tries it again.
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 
 MAX_KEPT = 16
 """Producers that a worker process keeps; each has some threads."""
-_QUICK_LOOK_S = 3.0
+_QUICK_LOOK_S = 0.5
 _LOOK_AGAIN_S = 0.1
+_OTHER_S = 5.0
+"""What another attempt is given for its commit, beside the time that we needed for ours."""
 _AT_ONCE = 8
 
 
@@ -46,10 +48,20 @@ class Claim:
     register: Register
     sender: Sender
     marker: Marker | None
+    is_kept: bool = False
+    """From an earlier batch, and not fenced by anybody who has written since."""
 
     def give_up(self) -> None:
         self.sender.discard()
         self.register.close()
+
+    def abort(self) -> None:
+        self.sender.abort()
+        self.register.close()
+
+
+class FencedAtOnce(Exception):
+    """A producer that was kept is of no more use. Nothing has happened yet: a new one may try."""
 
 
 _kept: OrderedDict[tuple[object, ...], Claim] = OrderedDict()
@@ -91,33 +103,49 @@ class KafkaWriter:
 
     def write(self, slot: Slot, rows: Iterator[RecordBatch]) -> Done:
         """Write the slot, or find that it is written."""
-        claim = self._claim(slot)
-        if self._judge(slot, claim.marker) is Verdict.SKIP:
+        first: list[RecordBatch] = []
+        while True:
+            claim = self._claim(slot)
+            if self._judge(slot, claim.marker) is Verdict.SKIP:
+                self._keep(slot, claim)
+                return Done(slot.name, 0, skipped=True, seconds=0.0)
+            # What makes the rows may take long until it gives the first: not in an open transaction.
+            first = first or list(itertools.islice(rows, 1))
+            began = time.monotonic()
+            try:
+                self._begin(claim, slot)
+                count = self._fill(claim, itertools.chain(first, rows))
+                self._commit(claim)
+            except FencedAtOnce:
+                claim.give_up()
+                continue
+            except Fenced as error:
+                return self._wait_for_other(slot, claim, error, time.monotonic() - began)
+            except InDoubt as error:
+                return self._look_again(slot, claim, error)
+            except BaseException:
+                claim.abort()
+                raise
             self._keep(slot, claim)
-            return Done(slot.name, 0, skipped=True, seconds=0.0)
-        # What makes the rows may take long until it gives the first: not in an open transaction.
-        first = list(itertools.islice(rows, 1))
-        began = time.monotonic()
-        try:
-            count = self._write(claim, slot, itertools.chain(first, rows))
-        except Fenced as error:
-            return self._wait_for_other(slot, claim, error, time.monotonic() - began)
-        except InDoubt as error:
-            return self._look_again(slot, claim, error)
-        except BaseException:
-            claim.sender.abort()
-            claim.register.close()
-            raise
-        self._keep(slot, claim)
-        return Done(slot.name, count, skipped=False, seconds=time.monotonic() - began)
+            return Done(slot.name, count, skipped=False, seconds=time.monotonic() - began)
 
-    def _write(self, claim: Claim, slot: Slot, rows: Iterator[RecordBatch]) -> int:
+    def _begin(self, claim: Claim, slot: Slot) -> None:
+        """The marker comes first: who has been fenced hears of it before any row is taken."""
         sender = claim.sender
-        sender.begin()
-        count = sender.send(rows, self.topic)
-        sender.mark(claim.register, Marker(slot.end, self.checkpoint, slot.batch, sender.instance, now_ms()))
-        sender.commit()
-        return count
+        marker = Marker(slot.end, self.checkpoint, slot.batch, sender.instance, now_ms())
+        try:
+            sender.begin()
+            sender.mark(claim.register, marker)
+        except TransactionLost as error:
+            if claim.is_kept:  # by an attempt that came to nothing, or the cluster has forgotten it
+                raise FencedAtOnce(str(error)) from error
+            raise
+
+    def _fill(self, claim: Claim, rows: Iterator[RecordBatch]) -> int:
+        return claim.sender.send(rows, self.topic)
+
+    def _commit(self, claim: Claim) -> None:
+        claim.sender.commit()
 
     def _claim(self, slot: Slot) -> Claim:
         """Be the only one who can write the slot, then read its marker. In this order."""
@@ -156,12 +184,13 @@ class KafkaWriter:
     def _wait_for_other(self, slot: Slot, claim: Claim, error: Fenced, open_s: float) -> Done:
         """Another attempt has come after us. To fence it in turn would help nobody: let it finish.
 
-        It can have no transaction open for longer than the timeout. If ours took as long, there may be no
-        other: the cluster has put an end to it.
+        It needs about as long as we did, and its transaction cannot be open for longer than the timeout. If
+        ours was, there may be no other: the cluster has put an end to it.
         """
         claim.sender.discard()
         timeout_s = self.target.transaction_timeout_ms / 1000
-        give_up_at = time.monotonic() + (timeout_s if open_s < timeout_s else 0)
+        patience_s = min(_OTHER_S + 2 * open_s, timeout_s) if open_s < timeout_s else 0.0
+        give_up_at = time.monotonic() + patience_s
         try:
             while True:
                 if self._judge(slot, claim.register.read(timeout_s)) is Verdict.SKIP:
@@ -185,6 +214,7 @@ class KafkaWriter:
         raise TransactionLost(f"{error}; it is not") from error
 
     def _keep(self, slot: Slot, claim: Claim) -> None:
+        claim.is_kept = True
         _kept[self._key(slot)] = claim
         while len(_kept) > MAX_KEPT:
             _kept.popitem(last=False)[1].give_up()

@@ -1,0 +1,77 @@
+"""A Kafka sink whose tasks die or fail where they are told to. In a module of its own: workers import it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gapless.pipeline.sinks.kafka import KafkaSink
+from gapless.pipeline.sinks.kafka.writer import Claim, KafkaWriter
+from gapless.pipeline.slots import Slot
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+    from gapless.pipeline.sinks.port import SinkContext
+
+MOMENTS = ("before", "begun", "sending", "sent", "committed")
+
+
+@dataclass(frozen=True, slots=True)
+class MortalWriter(KafkaWriter):
+    """As its parent, step by step, with an end after one of them."""
+
+    moment: str = ""
+    victim: str = ""
+    """The end of the slot's name; none means every slot."""
+    dies: bool = True
+    """The process, or only the task."""
+    once: str = ""
+    """A file that remembers that it has happened; none means each time."""
+    pause_s: float = 0.0
+    """Between the steps, so that others can come between."""
+
+    def _begin(self, claim: Claim, slot: Slot) -> None:
+        self._end("before", slot.name)
+        KafkaWriter._begin(self, claim, slot)
+        self._end("begun", slot.name)
+
+    def _fill(self, claim: Claim, rows: Iterator[RecordBatch]) -> int:
+        count = claim.sender.send([next(rows)], self.topic)
+        self._end("sending", claim.register.name)
+        count += claim.sender.send(rows, self.topic)
+        self._end("sent", claim.register.name)
+        return count
+
+    def _commit(self, claim: Claim) -> None:
+        KafkaWriter._commit(self, claim)
+        self._end("committed", claim.register.name)
+
+    def _end(self, moment: str, slot: str) -> None:
+        time.sleep(self.pause_s)
+        if moment != self.moment or not slot.endswith(self.victim):
+            return
+        if self.once:
+            try:
+                Path(self.once).touch(exist_ok=False)
+            except FileExistsError:
+                return
+        if self.dies:
+            os._exit(9)
+        raise ZeroDivisionError(f"the task of {slot} fails: {moment}")
+
+
+class MortalSink(KafkaSink):
+    """`ends` are the fields of `MortalWriter`."""
+
+    def __init__(self, *arguments: Any, ends: dict[str, Any], **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._ends = ends
+
+    def _writer(self, context: SinkContext) -> KafkaWriter:
+        plain = super()._writer(context)
+        return MortalWriter(plain.target, plain.prefix, plain.checkpoint, plain.topic, **self._ends)
