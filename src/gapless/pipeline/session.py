@@ -1,4 +1,4 @@
-"""A Spark session that works out of the box: our jars, this Python, loopback only, no web page, no chatter.
+"""A Spark session that works out of the box: our jars, this Python, no web page, no chatter.
 
 Needs the extra `gapless[spark]`, Java and the pinned jars; what is missing is said in one line.
 """
@@ -24,8 +24,6 @@ LOGGING = Path(__file__).with_name("log4j2.properties")
 DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     # Both suit one machine: the usual 200 shuffle tasks and 50 snapshot tasks would cost more than the work.
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -33,6 +31,9 @@ DEFAULTS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
 }
+
+# On one machine nothing listens to the network.
+LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 # The quick compiler and the smallest collector: half the processor time for a session of minutes.
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -59,19 +60,22 @@ def spark_session(
 ) -> SparkSession:
     """The session of this process: started, or the one that already runs. `config` goes before our defaults.
 
-    For a cluster name its `master`, and in `config` the driver's address (`spark.driver.host`,
-    `spark.driver.bindAddress`), which is loopback otherwise.
+    On a cluster executors run the Python that `spark.pyspark.python` names, else the same path as here.
     """
     jars = require_spark()
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = str(find_java().home)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    on_this_machine = master.startswith("local")
+    if on_this_machine:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers must run what the driver runs, and not the first `python3` on PATH.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = (config or {}).get("spark.pyspark.python", sys.executable)
     java_options = [f"-Dlog4j2.configurationFile={LOGGING.as_uri()}", *(SHORT_LIVED if short_lived else ())]
     settings = {
         **DEFAULTS,
+        **(LOOPBACK if on_this_machine else {}),
         "spark.jars": ",".join(map(str, jars)),
         "spark.driver.extraJavaOptions": " ".join(java_options),
         **(config or {}),

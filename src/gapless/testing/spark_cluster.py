@@ -43,11 +43,13 @@ class SparkCluster:
     """One master, and workers with one core each, numbered from 0."""
 
     settings: Mapping[str, str] = {
+        "spark.driver.host": _HOST,
+        "spark.driver.bindAddress": _HOST,
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
         "spark.executor.extraJavaOptions": " ".join(_SHORT_LIVED),
     }
-    """What a session must set so that its executors fit on the workers, one on each."""
+    """What a session must set: executors that fit on the workers, one on each, and see the driver."""
 
     def __init__(self, *, workers: int = 2, worker_memory_mb: int = 1024) -> None:
         self._master = _Master(_START_TIMEOUT_S)
