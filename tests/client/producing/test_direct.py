@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections import Counter
@@ -313,3 +314,31 @@ def test_b7_records_go_when_the_time_is_up_or_the_batch_is_full(embedded: Kafka)
         rest = [producer.send(topic, b"x") for _ in range(4)]
         rest[-1].wait(30)
         assert time.monotonic() - began >= 1.9
+
+
+def test_an_interrupt_in_the_middle_of_a_send_leaves_the_producer_well(embedded: Kafka) -> None:
+    """Ctrl-C comes anywhere on the main thread: nothing stays locked, no sequence is used twice."""
+    topic = new_topic(embedded)
+    receipts: list[Receipt] = []
+
+    def send_on(producer: Producer) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.002)
+        while True:
+            receipts.append(producer.send(topic, b"%d" % len(receipts), partition=0))
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with Producer(embedded.bootstrap, "interrupted", seal_every_s=0) as producer:
+            for _ in range(100):
+                with pytest.raises(KeyboardInterrupt):
+                    send_on(producer)
+            assert producer.flush(60) == 0
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    found = read_all(embedded, topic)
+    # A record may be sent whose receipt the interrupt took; its value is then used again, never its sequence.
+    assert max(copies(found).values()) == 1
+    assert {each.identity for each in receipts} <= set(copies(found))

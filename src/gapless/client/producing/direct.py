@@ -87,7 +87,6 @@ class DirectSender:
         self._stopped: GaplessError | None = None
         self._may_repeat = settings.semantics is not Semantics.AT_MOST_ONCE and settings.retries > 0
         self._lock = threading.Lock()
-        self._acquire, self._release = self._lock.acquire, self._lock.release
         self._lanes = Lanes(self)
         self._failures: deque[Failed] = deque()
         self._promised = Promised(self.source)
@@ -147,17 +146,14 @@ class DirectSender:
         on_delivery: OnDelivery | None,
     ) -> Receipt:
         """Take a record: the way of all records, so nothing is here that most do not need."""
-        if partition is not None:
-            lane = self._lanes[topic, partition]
-        elif key is None:
+        if partition is None and key is None:
             lane = self._runs[topic]
         else:
-            lane = self._lanes[topic, self.partitions.choose(topic, key)]
+            lane = self._lanes[topic, self.partitions.choose(topic, key) if partition is None else partition]
         give_up_at: float | None = None
         while True:
             try:
-                self._acquire()  # not `with`, which costs twice as much
-                try:
+                with self._lock:
                     if self._exceptional:
                         return self._send_otherwise(lane, value, key, headers, timestamp_ms, on_delivery)
                     receipt: DirectReceipt = DirectReceipt()
@@ -168,32 +164,37 @@ class DirectSender:
                     receipt.timestamp_ms = timestamp_ms
                     receipt._outcome = False
                     receipt._waiters = None
-                    identity: ProducedHeaders = [lane.made_by, (SEQUENCE_HEADER, sequence_header(sequence))]
-                    self._produce(
-                        topic,
-                        value,
-                        key,
-                        lane.partition,
-                        receipt,
-                        None,
-                        timestamp_ms or 0,
-                        identity if headers is None else [*identity, *headers],
-                    )
+                    produced: ProducedHeaders = [lane.made_by, (SEQUENCE_HEADER, sequence_header(sequence))]
+                    if headers is not None:
+                        produced += headers
+                    # No call between these two: whenever an interrupt comes (Ctrl-C), two records never have
+                    # one sequence. At worst a sequence is left out.
                     lane.next = sequence + 1
-                finally:
-                    self._release()
+                    try:
+                        self._produce(
+                            topic, value, key, lane.partition, receipt, None, timestamp_ms or 0, produced
+                        )
+                    except (BufferError, KafkaException):
+                        lane.next = sequence
+                        raise
             except BufferError:
                 if self._settings.when_full == "drop":
                     return self._drop(lane, on_delivery)
                 give_up_at = self._find_room(give_up_at)
             except KafkaException as error:
                 self._recover(error.args[0], lane)
+            except TypeError as hidden:  # no type is wrong: this is what becomes of an interrupt in there
+                raise KeyboardInterrupt from hidden
             else:
                 if sequence & _LOOK_MASK == _LOOK_MASK:
-                    self._runs.look(lane)
-                    if sequence & _HELP_MASK == _HELP_MASK:
-                        self.poller.help()
+                    self._look_around(lane, sequence)
                 return receipt
+
+    def _look_around(self, lane: Lane, sequence: int) -> None:
+        """Now and then: the run may be over, and there may be reports."""
+        self._runs.look(lane)
+        if sequence & _HELP_MASK == _HELP_MASK:
+            self.poller.help()
 
     def flush(self, timeout_s: float | None) -> int:
         self.poller.refuse_in_callback("flush")
@@ -263,8 +264,12 @@ class DirectSender:
             value,
             headers or (),
         )
-        receipt = self._fallback.store(lane, record, on_delivery)
-        lane.next += 1
+        lane.next += 1  # first, as above
+        try:
+            receipt = self._fallback.store(lane, record, on_delivery)
+        except GaplessError:
+            lane.next -= 1
+            raise
         if not lane.next % STEP_RECORDS:
             self._runs.look(lane)
         return receipt

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -53,7 +54,10 @@ class Poller:
         """Whether the producer can do nothing any more: `renew` it."""
         self.producer = self._new()
         self.polling = threading.Lock()
-        """Held by whoever polls: while it is held, no report is handled elsewhere."""
+        """Held by whoever polls, for a moment: while it is held, no report is handled elsewhere.
+
+        Users' threads take it by `with` only: else an interrupt (Ctrl-C) could leave it shut.
+        """
         self._busy = False
         self._stopping = False
         self._awake = threading.Event()
@@ -84,29 +88,22 @@ class Poller:
     def help(self) -> None:
         """Serve reports that are there already; called by threads that send, in passing."""
         self._busy = True
-        if self.polling.acquire(blocking=False):
-            try:
+        if not self.polling.locked():
+            with self.polling:
                 self.producer.poll(0)
-            finally:
-                self.polling.release()
 
     def serve(self, timeout_s: float) -> None:
-        """Serve reports, waiting for the first; or wait for somebody else to have done so."""
-        if self.polling.acquire(blocking=False):
-            try:
-                self.producer.poll(timeout_s)
-            finally:
-                self.polling.release()
-        elif self.polling.acquire(timeout=max(timeout_s, 0)):
-            self.polling.release()
+        """Serve reports, waiting for the first; or let somebody else do so for a moment."""
+        if self.polling.locked():
+            time.sleep(min(timeout_s, _LOOK_S))
+            return
+        with self.polling:
+            self.producer.poll(timeout_s)
 
     def flush(self, timeout_s: float) -> None:
         """Let everything go out at once, and serve reports for so long, or until there are none to come."""
-        if self.polling.acquire(timeout=min(timeout_s, _LOOK_S)):
-            try:
-                self.producer.flush(timeout_s)
-            finally:
-                self.polling.release()
+        with self.polling:
+            self.producer.flush(timeout_s)
 
     def purge(self, in_flight: bool) -> None:
         """Give up what is not on its way, or everything; reports say so of each record, and are served."""
@@ -147,7 +144,15 @@ class Poller:
                 self._busy = False
                 self._awake.wait(_STAY_AWAY_S)
             elif not self._callbacks:
-                self.serve(_POLL_S)
+                self._poll()
+
+    def _poll(self) -> None:
+        """Or not, while another thread keeps at it: callbacks and chores must not wait for that."""
+        if self.polling.acquire(timeout=_POLL_S):
+            try:
+                self.producer.poll(_POLL_S)
+            finally:
+                self.polling.release()
 
     def _run_callbacks(self) -> None:
         callbacks, next_one = self._callbacks, self._callbacks.popleft
