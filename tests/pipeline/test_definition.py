@@ -176,7 +176,7 @@ def test_what_is_not_said_has_a_default(tmp_path: Path) -> None:
     assert read.transform == TransformSettings()
     assert read.trigger == Trigger(every=None, once=False)
     assert read.spark.master == "local[*]"
-    assert read.with_checkpoint("elsewhere").checkpoint == "elsewhere"
+    assert read.with_checkpoint("elsewhere").checkpoint == str(Path.cwd() / "elsewhere")
 
 
 def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,7 +385,9 @@ def test_in_python_the_same_is_refused() -> None:
         Definition("a", "checkpoint", source, [ToKafka("orders")])
     with pytest.raises(WrongSetting, match=r"`group\.id` cannot be set"):
         KafkaProperties(every={"group.id": "x"})
-    made = Definition("a", "checkpoint", source, [ToKafka("x")])
+    made = Definition("a", "checkpoint", source, [ToKafka("x"), ToDelta("table")])
+    assert made.checkpoint == str(Path.cwd() / "checkpoint")
+    assert made.sinks[1] == ToDelta(str(Path.cwd() / "table"))
     assert made.at("transform", "sql") == "transform.sql"
     assert made.at_text("transform", "sql", line=2) == "transform.sql, line 2"
 

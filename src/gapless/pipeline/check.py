@@ -113,6 +113,8 @@ def _findings_of(what: str, step: Callable[[], Findings]) -> Findings:
 
 
 def _cheap_steps(definition: Definition) -> list[tuple[str, Callable[[], Findings]]]:
+    clusters = _Clusters(definition)
+
     def transform() -> Findings:
         Transform(definition)
         yield Finding("definition", State.OK, _summary(definition))
@@ -122,7 +124,7 @@ def _cheap_steps(definition: Definition) -> list[tuple[str, Callable[[], Finding
 
     def of_sink(key: Key, sink: ToKafka | ToPostgres) -> Callable[[], Findings]:
         if isinstance(sink, ToKafka):
-            return lambda: _kafka_sink(definition, key, sink)
+            return lambda: _kafka_sink(clusters, key, sink)
         return lambda: _postgres_sink(definition, key, sink)
 
     reachable = [
@@ -133,7 +135,7 @@ def _cheap_steps(definition: Definition) -> list[tuple[str, Callable[[], Finding
     return [
         ("definition", transform),
         ("spark", spark),
-        ("source", lambda: _source(definition)),
+        ("source", lambda: _source(clusters)),
         *reachable,
     ]
 
@@ -144,9 +146,10 @@ def _summary(definition: Definition) -> str:
     return f"{definition.name}: {', '.join(definition.source.topics)} → {sinks}{dead}"
 
 
-def _source(definition: Definition) -> Findings:
+def _source(clusters: _Clusters) -> Findings:
+    definition = clusters.definition
     source = definition.source
-    partitions = _partitions(definition, ("source", "bootstrap"), source.bootstrap, definition.kafka)
+    partitions = clusters.partitions(("source", "bootstrap"), source.bootstrap, definition.kafka)
     missing = [topic for topic in source.topics if topic not in partitions]
     if missing:
         raise UsageError(_no_topic(definition, ("source", "topics"), missing, source.bootstrap))
@@ -159,9 +162,10 @@ def _source(definition: Definition) -> Findings:
     yield Finding("source", State.OK, f"{source.bootstrap}: {_count(count, 'partition')}")
 
 
-def _kafka_sink(definition: Definition, key: Key, sink: ToKafka) -> Findings:
+def _kafka_sink(clusters: _Clusters, key: Key, sink: ToKafka) -> Findings:
+    definition = clusters.definition
     bootstrap = definition.bootstrap_of(sink)
-    partitions = _partitions(definition, (*key, "bootstrap"), bootstrap, definition.kafka_of(sink))
+    partitions = clusters.partitions((*key, "bootstrap"), bootstrap, definition.kafka_of(sink))
     if sink.topic is not None and sink.topic not in partitions:
         raise UsageError(_no_topic(definition, (*key, "topic"), [sink.topic], bootstrap))
     topic = "topics as the rows say" if sink.topic is None else f"topic {sink.topic}"
@@ -175,25 +179,43 @@ def _no_topic(definition: Definition, key: Key, topics: Sequence[str], bootstrap
     )
 
 
-def _partitions(
-    definition: Definition, key: Key, bootstrap: str, kafka: KafkaProperties
-) -> dict[str, list[int]]:
-    """The partitions of a cluster's topics, or the reason why it cannot be asked, within seconds."""
+class _Clusters:
+    """Asks each cluster once what topics it has, and waits once for one that is away."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        self._answers: dict[tuple[str, str], dict[str, list[int]] | str] = {}
+
+    def partitions(self, key: Key, bootstrap: str, kafka: KafkaProperties) -> dict[str, list[int]]:
+        """The partitions of a cluster's topics, or the reason why it cannot be asked, within seconds."""
+        properties = client_properties(kafka)
+        asked = (bootstrap, repr(properties))
+        if asked not in self._answers:
+            self._answers[asked] = _ask(properties.for_librdkafka(bootstrap))
+        answer = self._answers[asked]
+        if isinstance(answer, str):
+            where = self.definition.at(*key)
+            raise Unreachable(f"{where}: cannot reach a Kafka broker at {bootstrap}: {answer}")
+        return answer
+
+
+def _ask(properties: dict[str, Any]) -> dict[str, list[int]] | str:
+    """The partitions by topic, or why there is no answer."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
     reasons: list[str] = []
     try:
-        admin = AdminClient(
-            client_properties(kafka).for_librdkafka(bootstrap)
-            | {"error_cb": lambda error: reasons.append(error.str())}
-        )
+        admin = AdminClient(properties | {"error_cb": lambda error: reasons.append(error.str())})
+    except KafkaException as error:
+        return str(error.args[0].str())
+    try:
         topics = admin.list_topics(timeout=PATIENCE_S).topics
     except KafkaException as error:
-        reason = reasons[0] if reasons else error.args[0].str()
-        raise Unreachable(
-            f"{definition.at(*key)}: cannot reach a Kafka broker at {bootstrap}: {reason}"
-        ) from None
+        admin.poll(0)  # lets it tell its reasons
+        # It says: host:1/bootstrap: Connect to ipv4#... failed: Connection refused (after 0ms in state ...)
+        reason = reasons[0] if reasons else str(error.args[0].str())
+        return reason.split(" (after ")[0].rpartition(" failed: ")[2]
     return {name: sorted(topic.partitions) for name, topic in topics.items() if topic.error is None}
 
 

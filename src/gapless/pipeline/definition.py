@@ -33,7 +33,9 @@ from gapless.pipeline.sections import (
     SinkSettings,
     Source,
     SparkSettings,
+    ToDelta,
     ToKafka,
+    ToParquet,
     ToPostgres,
     TransformSettings,
     Trigger,
@@ -66,15 +68,18 @@ class Definition:
     kafka: KafkaProperties = field(default_factory=KafkaProperties)
     spark: SparkSettings = field(default_factory=SparkSettings)
     folder: Path = field(default_factory=Path.cwd)
-    """Where the transform's function is looked for."""
+    """Where relative paths start, and where the transform's function is looked for."""
     origin: Origin | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sinks", tuple(self.sinks))
-        object.__setattr__(self, "checkpoint", str(self.checkpoint))
         check_name("name", self.name)
-        if not self.checkpoint.strip():
+        if not str(self.checkpoint).strip():
             raise WrongSetting(("checkpoint",), "`checkpoint` must not be empty")
+        # Spark's JVM may stand in another folder than we.
+        object.__setattr__(self, "checkpoint", resolved(str(self.checkpoint), self.folder))
+        object.__setattr__(self, "sinks", tuple(_placed(sink, self.folder) for sink in self.sinks))
+        if self.dead_letters is not None:
+            object.__setattr__(self, "dead_letters", _placed(self.dead_letters, self.folder))
         if not self.sinks:
             raise WrongSetting(("sinks",), "there must be at least one sink: [[sinks]]")
         _check_sinks(self)
@@ -121,7 +126,8 @@ class Definition:
         return f"{self.origin.file}:{self.origin.lines.of_text(key) + line - 1}"
 
     def with_checkpoint(self, checkpoint: str) -> Self:
-        return replace(self, checkpoint=checkpoint)
+        """The same with another checkpoint; a relative path starts where we are."""
+        return replace(self, checkpoint=resolved(checkpoint, Path.cwd()))
 
     @property
     def group(self) -> str:
@@ -159,7 +165,7 @@ def _sections(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         raise WrongSetting(("sinks",), "sinks are a list: write [[sinks]], also if there is one")
     found: dict[str, Any] = {
         "name": tree["name"],
-        "checkpoint": resolved(tree["checkpoint"], folder),
+        "checkpoint": tree["checkpoint"],
         "sinks": [_sink(table, ("sinks", i), folder) for i, table in enumerate(tree["sinks"])],
         "folder": folder,
     }
@@ -187,6 +193,10 @@ def _sink(table: Any, section: Key, folder: Path, **defaults: str) -> SinkSettin
         )
     settings = {name: value for name, value in table.items() if name != "type"}
     return kind.read({**defaults, **settings}, section, folder)
+
+
+def _placed(sink: SinkSettings, folder: Path) -> SinkSettings:
+    return replace(sink, path=resolved(sink.path, folder)) if isinstance(sink, ToDelta | ToParquet) else sink
 
 
 def _check_sinks(definition: Definition) -> None:

@@ -45,12 +45,11 @@ def test_a_cluster_that_is_away_has_its_own_exit_code(
     route.file.write_text(route.file.read_text().replace(bootstrap, "127.0.0.1:1"))
     ran = run_gapless("pipeline", "check", str(route.file))
     assert ran.code == 3
-    assert f"✗ source:              {route.file}:4: cannot reach a Kafka broker at 127.0.0.1:1: " in ran.out
+    assert f"✗ source:              {route.file}:4: cannot reach a Kafka broker at 127.0.0.1:1: Connection refused" in ran.out
     assert "- transform            not looked at" in ran.out
-    for command in ("run", "markers", "clean"):
-        ran = run_gapless("pipeline", command, str(route.file))
-        assert (ran.code, ran.out) == (3, "")
-        assert ran.err.startswith(f"gapless: {route.file}:4: cannot reach a Kafka broker")
+    ran = run_gapless("pipeline", "run", str(route.file))
+    assert (ran.code, ran.out) == (3, "")
+    assert ran.err.startswith(f"gapless: {route.file}:4: cannot reach a Kafka broker")
 
 
 def test_a_file_that_is_not_there_is_told(run_gapless: Gapless) -> None:
