@@ -81,6 +81,7 @@ class Pipeline:
             raise explain(error) from error
 
     def _run(self, once: bool, on_progress: OnProgress) -> None:
+        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         definition = self._definition
@@ -107,7 +108,7 @@ class Pipeline:
             )
             try:
                 self._watch(self._start(spark, runner, once, on_progress), runner)
-            except PySparkException as error:
+            except (PySparkException, Py4JError) as error:  # what fails inside of a batch is the latter
                 raise explain_loss(error, folder, definition.source, properties) or error from None
         finally:
             for _, sink in sinks:
