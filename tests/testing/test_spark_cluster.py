@@ -36,5 +36,5 @@ def test_a_cluster_gets_its_workers_back_and_leaves_nothing(require: Callable[[s
 
 def test_without_pyspark_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_cluster, "find_spec", lambda name: None)
-    with pytest.raises(SparkClusterFailed, match=r"pip install 'gapless\[spark\]'"), SparkCluster():
-        pass
+    with pytest.raises(SparkClusterFailed, match=r"pip install 'gapless\[spark\]'"):
+        SparkCluster()

@@ -52,6 +52,7 @@ class SparkCluster:
     """What a session must set: executors that fit on the workers, one on each, and see the driver."""
 
     def __init__(self, *, workers: int = 2, worker_memory_mb: int = 1024) -> None:
+        _spark_home()  # told now, if it is missing
         self._master = _Master(_START_TIMEOUT_S)
         self._workers = [_Worker(self._master, worker_memory_mb) for _ in range(workers)]
 
