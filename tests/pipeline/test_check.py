@@ -185,3 +185,16 @@ def test_rows_that_a_sink_does_not_take_are_told(
     assert what == "sink kafka"
     assert said.startswith("orders.toml:7: ")
     assert "value" in said
+
+
+def test_a_database_that_is_away_is_told(
+    define: Callable[..., Definition], require: Callable[[str], None]
+) -> None:
+    require("postgres")
+    url = "postgresql://me:secret@127.0.0.1:1/shop"
+    found = check_quickly(define(sink=f'type = "postgres"\nurl = "{url}"\ntable = "orders"'))
+    [(what, said)] = failures(found)
+    assert what == "sink postgres"
+    assert said.startswith("orders.toml:9: PostgreSQL at 127.0.0.1:1/shop: ")
+    assert "secret" not in said
+    assert exit_code_of(found) is ExitCode.UNREACHABLE

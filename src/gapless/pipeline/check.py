@@ -64,6 +64,14 @@ class Finding(NamedTuple):
 Findings = Iterator[Finding]
 
 
+class Refused(GaplessError):
+    """The pipeline cannot run. The message says why, and where."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.words)
+        self.exit_code = finding.exit_code
+
+
 def check(definition: Definition, *, on_finding: Callable[[Finding], None] | None = None) -> list[Finding]:
     """All findings, in the order in which they were made."""
     found = check_quickly(definition, on_finding=on_finding)
@@ -87,8 +95,9 @@ def check_quickly(
 def refuse_early(definition: Definition) -> None:
     """Raise the first thing that is known to fail, before Spark is started for nothing."""
     for _, step in _cheap_steps(definition):
-        for _ in step():
-            pass
+        for finding in step():
+            if finding.state is State.FAILED:
+                raise Refused(finding)
 
 
 def _told(findings: Iterable[Finding], on_finding: Callable[[Finding], None] | None) -> list[Finding]:
@@ -221,17 +230,15 @@ def _ask(properties: dict[str, Any]) -> dict[str, list[int]] | str:
 
 def _postgres_sink(definition: Definition, key: Key, sink: ToPostgres) -> Findings:
     try:
-        import psycopg
-    except ImportError:
-        raise UsageError("psycopg is not installed: run: pip install 'gapless[postgres]'") from None
-    where = definition.at(*key, "url")
-    try:
-        with psycopg.connect(sink.url, connect_timeout=int(PATIENCE_S)) as connection:
-            server = f"PostgreSQL {connection.info.server_version // 10_000} at {connection.info.host}"
-    except psycopg.ProgrammingError as error:
-        raise UsageError(f"{where}: {_one_line(error)}") from None
-    except psycopg.OperationalError as error:
-        raise Unreachable(f"{where}: cannot reach PostgreSQL: {_one_line(error)}") from None
+        from gapless.pipeline.sinks.postgres.connection import clear_errors, connect, parsed, place
+
+        url = parsed(sink.url)
+        with clear_errors(place(url), sink.table), connect(url) as connection:
+            server = f"PostgreSQL {connection.info.server_version // 10_000} at {place(url)}"
+    except GaplessError as error:
+        what = f"sink {sink.name}"
+        yield Finding(what, State.FAILED, f"{definition.at(*key, 'url')}: {error}", error.exit_code)
+        return
     yield Finding(f"sink {sink.name}", State.OK, f"{server}: table {sink.table}")
 
 
@@ -310,10 +317,6 @@ def _kinds_in(plan: Any) -> set[str]:
     for index in range(children.size()):
         found |= _kinds_in(children.apply(index))
     return found
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
 
 
 def _count(number: int, noun: str) -> str:

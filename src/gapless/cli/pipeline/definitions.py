@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gapless.cli.progress import Screen
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from gapless.pipeline.definition import Definition
 
 FileArgument = Annotated[
@@ -33,7 +31,7 @@ def load(file: Path, checkpoint: str | None) -> Definition:
 
 
 @contextmanager
-def spark_for(definition: Definition) -> Iterator[SparkSession]:
+def spark_for(definition: Definition) -> Iterator[Any]:
     """A session; starting one takes seconds, and a terminal shows that."""
     from gapless.pipeline.lending import session_during
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -47,11 +47,11 @@ def run_pipeline(
     (note if as_json else say)(f"{ended}: {view.totals.summary()}")
 
 
-def _run(definition: Definition, spark: object, view: View, *, once: bool) -> bool:
+def _run(definition: Definition, spark: Any, view: View, *, once: bool) -> bool:
     """True if it ended because it was asked to."""
     from gapless.pipeline.run import Pipeline
 
-    pipeline = Pipeline(definition, spark=spark)  # type: ignore[arg-type]
+    pipeline = Pipeline(definition, spark=spark)
     with Stopping(pipeline.stop, view.line) as stopping:
         view.start()
         try:
