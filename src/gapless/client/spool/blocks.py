@@ -147,21 +147,26 @@ def decode_headers(encoded: bytes) -> Headers:
     return tuple(headers)
 
 
-def _packed(code: str, numbers: Iterable[int]) -> bytes:
-    column = array(code, numbers)
+def _packed(code: str, numbers: Sequence[int]) -> bytes:
+    if numbers[0] == numbers[-1] and numbers.count(numbers[0]) == len(numbers):
+        return _same(code, numbers[0], len(numbers))
+    return _little_endian(array(code, numbers))  # from a list or tuple thrice as fast as from an iterator
+
+
+def _same(code: str, number: int, count: int) -> bytes:
+    return _little_endian(array(code, [number])) * count
+
+
+def _little_endian(column: array[int]) -> bytes:
     if _MUST_SWAP:
         column.byteswap()
     return column.tobytes()
 
 
-def _same(code: str, number: int, count: int) -> bytes:
-    return _packed(code, [number]) * count
-
-
 def _lengths(values: Sequence[bytes | None]) -> tuple[bytes, Iterable[bytes]]:
     """The lengths, and what there is of the values."""
     try:
-        return _packed("i", map(len, values)), values  # type: ignore[arg-type, return-value]
+        return _packed("i", list(map(len, values))), values  # type: ignore[arg-type, return-value]
     except TypeError:  # some are None; to look for that first would cost more than all the rest
         if values.count(None) == len(values):
             return _same("i", -1, len(values)), ()
@@ -203,23 +208,21 @@ class Rows(NamedTuple):
         return dict(zip(self.streams, self.sequences, strict=True))
 
 
-def encode_body(declared: Sequence[Stream], rows: Rows, streams: int) -> bytes:
-    """`streams`: to how many the rows belong."""
-    count = len(rows.values)
+def encode_body(declared: Sequence[Stream], rows: Rows) -> bytes:
     key_lengths, keys = _lengths(rows.keys)
     value_lengths, values = _lengths(rows.values)
     parts = [
         encode_declared(declared),
-        _same("I", rows.streams[0], count) if streams == 1 else _packed("I", rows.streams),
+        _packed("I", rows.streams),
         _packed("Q", rows.sequences),
         _packed("q", rows.timestamps),
         key_lengths,
         value_lengths,
     ]
     if any(rows.headers):
-        parts += [_packed("I", map(len, rows.headers)), *keys, *values, *rows.headers]
+        parts += [_packed("I", list(map(len, rows.headers))), *keys, *values, *rows.headers]
     else:
-        parts += [_same("I", 0, count), *keys, *values]
+        parts += [_same("I", 0, len(rows.values)), *keys, *values]
     return b"".join(parts)
 
 

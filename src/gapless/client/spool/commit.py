@@ -31,7 +31,6 @@ from gapless.errors import UsageError
 LINGER_S = 0.005
 _LOOK_FOR_OLD_S = 60.0
 _TAIL_BYTES = 16 << 20
-_new_ticket = tuple.__new__  # twice as fast as the class, and made for each record
 _ROLL = Group(-1)
 _log = logging.getLogger(__name__)
 
@@ -64,7 +63,7 @@ class GroupCommit:
         """Wakes the writer when it is released; only with the lock held."""
         self._bell.acquire()
         self._writer_is_idle = False
-        self._writer_stands_by = False
+        """It must be woken for the next record."""
         self._is_busy = False
         """Somebody is writing."""
         self._must_roll = False
@@ -116,6 +115,7 @@ class GroupCommit:
             timestamp_ms = NO_TIMESTAMP
         elif timestamp_ms.__class__ is not int or not -1 << 62 < timestamp_ms < 1 << 62:
             raise UsageError(f"a record's timestamp is a number of milliseconds, not {timestamp_ms!r}")
+        ticket = Ticket()
         with self._lock:
             if incarnation is None and sequence is None:
                 stream = self._own.get((topic, partition)) or self._add_own(topic, partition)
@@ -128,14 +128,15 @@ class GroupCommit:
             number = stream.next_sequence if sequence is None else sequence
             rows = group.rows
             row = (stream.id, number, timestamp_ms, key, value, encoded)
-            position = group.first + len(rows)
+            ticket.group = group
+            ticket.sequence = number
+            ticket.position = group.first + len(rows)
             # No call between these two: an interrupt can come only after both.
             stream.next_sequence = number + 1
             rows.append(row)
             group.granted_bytes -= size
             if self._writer_is_idle:
                 self._wake_for(group)
-        ticket: Ticket = _new_ticket(Ticket, (position, number, group))
         if not self._is_well:
             self.wait_stored(ticket)
         return ticket
@@ -191,13 +192,10 @@ class GroupCommit:
             return self._changed.wait_for(lambda: group.is_settled, timeout)
 
     def _leave_the_rest(self) -> None:
-        """What came meanwhile is the writer's."""
+        """What came meanwhile is the writer's; it is awake, and needs to be told only of what is urgent."""
         with self._lock:
-            if self._pending.rows or self._is_closed or self._must_roll:
+            if self._pending.is_urgent or self._is_closed or self._must_roll:
                 self._ring()
-            elif self._writer_stands_by:
-                self._writer_stands_by = False
-                self._writer_is_idle = True  # the next record wakes it
 
     def _ring(self) -> None:
         """Wake the writer; the lock is held."""
@@ -288,13 +286,17 @@ class GroupCommit:
                 self._commit(group)
 
     def _next_group(self) -> Group | None:
-        """A group whose time has come, or _ROLL to begin a new segment; None when closed."""
+        """A group whose time has come, or _ROLL to begin a new segment; None when closed.
+
+        While others write their groups themselves, it looks now and then for what is left over. So nobody has
+        to wake it for each group: a change of threads takes longer than all the rest but the disk.
+        """
+        stored_before = -1
         while True:
             with self._lock:
                 group = self._pending
                 if self._is_busy:
-                    wait_s = _LOOK_FOR_OLD_S  # whoever it is rings when there is more to do
-                    self._writer_stands_by = True
+                    wait_s = self._linger_s
                 elif self._must_roll and not self._is_closed:
                     self._is_busy = True
                     return _ROLL
@@ -305,12 +307,14 @@ class GroupCommit:
                         return self._take_pending()
                 elif self._is_closed:
                     return None
+                elif self.stored != stored_before:
+                    stored_before, wait_s = self.stored, self._linger_s
                 else:
                     wait_s = _LOOK_FOR_OLD_S
                     self._writer_is_idle = True
                     self._delete_old()
             self._bell.acquire(timeout=wait_s)
-            self._writer_is_idle = self._writer_stands_by = False
+            self._writer_is_idle = False
 
     def _take_pending(self) -> Group:
         """What is appended from now on is for the next group. The lock is held."""

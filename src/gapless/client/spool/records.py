@@ -11,12 +11,21 @@ if TYPE_CHECKING:
     from gapless.client.spool.group import Group
 
 
-class Ticket(NamedTuple):
-    """Where a record will be in the spool, once its group is stored."""
+class Ticket:
+    """Where a record will be in the spool, once its group is stored.
+
+    `append` fills it in: one is made for each record, and a constructor would take twice as long.
+    """
+
+    __slots__ = ("group", "position", "sequence")
 
     position: int
     sequence: int
     group: Group
+
+    def __repr__(self) -> str:
+        state = "stored" if self.is_stored else "failed" if self.failure is not None else "pending"
+        return f"<Ticket #{self.sequence} at {self.position}, {state}>"
 
     @property
     def is_stored(self) -> bool:

@@ -104,7 +104,7 @@ class Segments:
             self._begin(first, streams.all())
         segment = self.all[-1]
         new = [stream for stream in last if stream.declared_in != segment.first]
-        body = blocks.encode_body(new, columns, len(last))
+        body = blocks.encode_body(new, columns)
         header = blocks.encode_header(self._seed, first, len(rows), body)
         self._write_durably(segment, [header, body])
         for stream, sequence in last.items():
