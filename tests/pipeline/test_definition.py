@@ -222,7 +222,7 @@ SOURCE = [
     ("[[", 'on_loss = "ignore"\n[[', "6: in [source]: `on_loss` must be stop or continue, not 'ignore'"),
     ("[[", "max_records_per_batch = 0\n[[", "6: in [source]: `max_records_per_batch` must be at least 1"),
     ("[[", "max_records_per_batch = true\n[[", "must be a whole number, not true"),
-    ("[[", 'starting = "first"\n[[', "6: in [source]: `starting` must be earliest, latest or markers, or"),
+    ("[[", 'starting = "first"\n[[', "6: in [source]: `starting` must be earliest or latest, or"),
     ("[[", "starting = 5\n[[", "6: in [source]: `starting` must be earliest"),
     ("[[", "starting = { other = { 0 = 1 } }\n[[", "6: in [source]: `starting` has the topic 'other'"),
     ("[[", "starting = { orders = { a = 1 } }\n[[", "partitions and offsets are numbers from 0 on"),
@@ -330,14 +330,6 @@ def refuse(text: str, problem: str, folder: Path) -> None:
     assert "\n" not in said
     assert said.startswith("orders.toml:")
     assert problem in said.removeprefix("orders.toml:")
-
-
-def test_markers_can_only_start_a_pipeline_whose_sink_has_some(tmp_path: Path) -> None:
-    text = SMALL.replace("topics =", 'starting = "markers"\ntopics =')
-    assert Definition.parse(text).source.starting == "markers"
-    refuse(
-        text.replace('"kafka"\ntopic', '"parquet"\npath'), '5: `starting = "markers"` needs a kafka', tmp_path
-    )
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:

@@ -36,11 +36,9 @@ from gapless.pipeline.sections import (
     ToDelta,
     ToKafka,
     ToParquet,
-    ToPostgres,
     TransformSettings,
     Trigger,
     check_name,
-    sink_type,
 )
 from gapless.pipeline.settings import Key, Settings, WrongSetting, one_of, resolved, unknown, with_variables
 
@@ -220,13 +218,6 @@ def _check_sinks(definition: Definition) -> None:
             raise WrongSetting(
                 ("topic",), f"the topic {sink.topic!r} is also a source: the pipeline would feed itself"
             ).below(section)
-    if definition.source.starting == "markers":
-        kinds = {sink_type(sink) for sink in definition.sinks}
-        if not any(isinstance(sink, ToKafka | ToPostgres) for sink in definition.sinks):
-            raise WrongSetting(
-                ("source", "starting"),
-                f'`starting = "markers"` needs a kafka or postgres sink, not {one_of(sorted(kinds))}',
-            )
 
 
 def _check_properties(definition: Definition, section: Key, sink: ToKafka) -> None:

@@ -328,7 +328,7 @@ def refuse_ours(properties: Mapping[str, str], above: Key) -> None:
 
 def _starting(starting: object, topics: Sequence[str]) -> str | dict[str, dict[int, int]]:
     """The word, or offsets by topic and partition; TOML's keys are strings."""
-    words = ("earliest", "latest", "markers")
+    words = ("earliest", "latest")
     how = f"`starting` must be {one_of(words)}, or offsets such as {{ orders = {{ 0 = 17 }} }}"
     if isinstance(starting, str):
         if starting not in words:

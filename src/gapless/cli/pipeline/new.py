@@ -24,7 +24,7 @@ checkpoint = "checkpoints/{name}"        # where it goes on after a stop: never 
 [source]
 bootstrap = "127.0.0.1:9092"
 topics = ["orders"]
-#starting = "earliest"                   # latest, markers, or {{ orders = {{ 0 = 17 }} }}
+#starting = "earliest"                   # latest, or {{ orders = {{ 0 = 17 }} }}
 #value = "json"                          # bytes (default), text, json
 #schema = "id BIGINT, amount DOUBLE"     # of the JSON
 #on_loss = "stop"                        # when retention was quicker than we: stop or continue

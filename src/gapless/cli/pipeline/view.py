@@ -99,7 +99,7 @@ class JsonView:
         note(text)
 
     def start(self) -> None:
-        """Nothing to set up."""
+        self.totals.started_s = time.monotonic()
 
     def stop(self) -> None:
         """Nothing to take down."""
@@ -137,6 +137,7 @@ class LiveView:
         )
 
     def start(self) -> None:
+        self.totals.started_s = time.monotonic()
         self._live.start()
 
     def stop(self) -> None:

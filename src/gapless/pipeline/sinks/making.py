@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gapless.errors import InvariantViolated
 from gapless.pipeline.properties import client_properties
-from gapless.pipeline.sections import KafkaProperties, ToDelta, ToKafka, ToParquet, ToPostgres
+from gapless.pipeline.sections import ToDelta, ToKafka, ToParquet, ToPostgres
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,12 +65,6 @@ def make_sink(definition: Definition, settings: SinkSettings) -> Sink:
 
 
 def _properties(definition: Definition, sink: ToKafka) -> dict[str, str]:
-    """Those of [kafka] for the same cluster; a cluster of its own has its own, too."""
-    if sink.bootstrap is None or sink.bootstrap == definition.source.bootstrap:
-        every = {**definition.kafka.every, **sink.properties}
-        kafka = KafkaProperties(every=every, librdkafka=definition.kafka.librdkafka)
-    else:
-        kafka = KafkaProperties(every=sink.properties)
-    properties = dict(client_properties(kafka).for_librdkafka(definition.bootstrap_of(sink)))
+    properties = client_properties(definition.kafka_of(sink)).for_librdkafka(definition.bootstrap_of(sink))
     properties.pop("bootstrap.servers", None)
     return properties
