@@ -24,3 +24,9 @@ def output(request: pytest.FixtureRequest) -> str:
     """Where to reach the cluster."""
     found: str = request.getfixturevalue("bootstrap" if request.param == "embedded" else "apache_of_session")
     return found
+
+
+@pytest.fixture(scope="session")
+def require_spark(require: Callable[[str], None]) -> None:
+    """For tests whose Spark runs in a process of its own."""
+    require("spark")

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
+
 from gapless.pipeline.sinks.kafka import KafkaSink
 from gapless.pipeline.sinks.kafka.writer import Claim, KafkaWriter
 from gapless.pipeline.slots import Slot
@@ -34,8 +36,17 @@ class MortalWriter(KafkaWriter):
     """A file that remembers that it has happened; none means each time."""
     pause_s: float = 0.0
     """Between the steps, so that others can come between."""
+    stall_s: float = 0.0
+    """Instead of an end: be slow there."""
+    attempts: str = ""
+    """A file to which each attempt writes its slot, batch and number."""
 
     def _begin(self, claim: Claim, slot: Slot) -> None:
+        if self.attempts:
+            task = TaskContext.get()
+            number = -1 if task is None else task.attemptNumber()
+            with Path(self.attempts).open("a") as notes:
+                notes.write(f"{slot.name} {slot.batch} {number}\n")
         self._end("before", slot.name)
         KafkaWriter._begin(self, claim, slot)
         self._end("begun", slot.name)
@@ -60,6 +71,9 @@ class MortalWriter(KafkaWriter):
                 Path(self.once).touch(exist_ok=False)
             except FileExistsError:
                 return
+        if self.stall_s:
+            time.sleep(self.stall_s)
+            return
         if self.dies:
             os._exit(9)
         raise ZeroDivisionError(f"the task of {slot} fails: {moment}")
