@@ -63,7 +63,7 @@ max.poll.records = 100
 "socket.keepalive.enable" = true
 
 [dedup]
-by = ["id", "region"]
+by = ["key", "timestamp"]
 watermark = "10 minutes"
 
 [transform]
@@ -144,7 +144,7 @@ def test_every_setting_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             java={"max.poll.records": "100"},
             librdkafka={"socket.keepalive.enable": "true"},
         ),
-        dedup=Dedup(by=["id", "region"], watermark="10 minutes"),
+        dedup=Dedup(by=["key", "timestamp"], watermark="10 minutes"),
         transform=TransformSettings(file=str(tmp_path / "clean.sql"), stage=True),
         dead_letters=ToKafka("dead", name="dead-letters"),
         trigger=Trigger(every="500 ms"),
@@ -277,6 +277,10 @@ MORE = [
     ("[dedup]\nby = 'size'", "10: in [dedup]: `by` must be identity, key or hash, or a list of columns"),
     ("[dedup]\nby = 7", "10: in [dedup]: `by` must be identity, key or hash, or a list of columns"),
     ("[dedup]\nby = []", "10: in [dedup]: `by` must name at least one column"),
+    (
+        "[dedup]\nby = ['id']",
+        "10: in [dedup]: `by` can name topic, partition, timestamp, key, value or headers",
+    ),
     ("[dedup]\nby = 'key'", "10: in [dedup]: `by` other than identity needs a `watermark`"),
     (
         "[dedup]\nby = 'key'\nwatermark = '10 parsecs'",

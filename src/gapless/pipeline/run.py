@@ -120,7 +120,7 @@ class Pipeline:
         definition = self._definition
         rows = read_source(spark, definition.source, client_properties(definition.kafka))
         if definition.dedup is not None and not _by_identity(definition):
-            rows = drop_within(rows, definition.dedup.by, definition.dedup.watermark or "")
+            rows = drop_within(rows, definition.dedup.by, f"{definition.dedup.watermark_s} seconds")
         writer = (
             rows.writeStream.foreachBatch(self._in_turn(runner, on_progress))
             .queryName(definition.name)

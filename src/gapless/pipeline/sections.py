@@ -40,6 +40,7 @@ _OURS = {
     "acks": "it is always all",
     "transaction.timeout.ms": "it is `transaction_timeout` of a sink",
 }
+_COMPARED = ("topic", "partition", "timestamp", "key", "value", "headers")
 _MIN_TRANSACTION_S, _MAX_TRANSACTION_S = 5, 900
 
 
@@ -119,6 +120,9 @@ class Dedup(Settings):
                 raise WrongSetting(("by",), f"`by` must be {one_of(words)}, or a list of columns")
             if not self.by:
                 raise WrongSetting(("by",), "`by` must name at least one column")
+            for name in self.by:
+                if name not in _COMPARED:
+                    raise WrongSetting(("by",), f"`by` can name {one_of(_COMPARED)}, not {name!r}")
             object.__setattr__(self, "by", tuple(self.by))
         if self.by == "identity" and self.watermark is not None:
             raise WrongSetting(

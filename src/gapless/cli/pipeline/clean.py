@@ -23,11 +23,9 @@ def clean_pipeline(
     Rows stay where they are, and so does the checkpoint. A pipeline of this name that starts with a new
     checkpoint afterwards writes all records again.
     """
-    from gapless.pipeline.check import refuse_early
     from gapless.pipeline.markers import Upkeep
 
     definition = load(file, checkpoint)
-    refuse_early(definition)
     with spark_for(definition) as spark, Upkeep(definition, spark) as upkeep:
         if not yes:
             found = upkeep.markers()

@@ -31,11 +31,9 @@ def show_markers(
     where the last finished batch ended. It refuses if a batch was under way: then only you can tell what of
     it was written. Stop the pipeline first.
     """
-    from gapless.pipeline.check import refuse_early
     from gapless.pipeline.markers import Upkeep
 
     definition = load(file, checkpoint)
-    refuse_early(definition)
     with spark_for(definition) as spark, Upkeep(definition, spark) as upkeep:
         if restore:
             _restore(upkeep, as_json=as_json)

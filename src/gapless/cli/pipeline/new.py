@@ -37,7 +37,7 @@ topics = ["orders"]
 #sasl.password = "${{KAFKA_PASSWORD}}"
 
 #[dedup]
-#by = "identity"                         # exact, for ever; or "key", "hash", ["id"] with a watermark
+#by = "identity"                         # exact, for ever; or "key", "hash" with a watermark
 
 #[transform]
 #sql = \"\"\"

@@ -84,16 +84,11 @@ def view_for(name: str, *, as_json: bool) -> View:
     return LiveView(name) if sys.stderr.isatty() else LineView()
 
 
-class JsonView:
-    """One object for each batch on stdout, and nothing else there."""
+class PlainView:
+    """What both ways of writing for a program or a file have in common."""
 
     def __init__(self) -> None:
         self.totals = Totals()
-
-    def batch(self, progress: Progress) -> None:
-        self.totals.add(progress)
-        say(json.dumps(progress.to_json(), ensure_ascii=False))
-        sys.stdout.flush()
 
     def line(self, text: str) -> None:
         note(text)
@@ -105,7 +100,16 @@ class JsonView:
         """Nothing to take down."""
 
 
-class LineView(JsonView):
+class JsonView(PlainView):
+    """One object for each batch on stdout, and nothing else there."""
+
+    def batch(self, progress: Progress) -> None:
+        self.totals.add(progress)
+        say(json.dumps(progress.to_json(), ensure_ascii=False))
+        sys.stdout.flush()
+
+
+class LineView(PlainView):
     """A line now and then on stderr."""
 
     def __init__(self) -> None:
