@@ -24,7 +24,7 @@ def postgres(require: Callable[[str], None]) -> Iterator[Postgres]:
 @pytest.fixture
 def dsn(postgres: Postgres) -> str:
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
-        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("DROP SCHEMA IF EXISTS public, sales CASCADE")
         connection.execute("CREATE SCHEMA public")
     return postgres.dsn
 

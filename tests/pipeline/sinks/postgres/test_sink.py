@@ -178,8 +178,7 @@ def test_another_checkpoint_is_refused_until_the_markers_are_cleaned(
 
 
 def test_markers_lie_beside_the_table(context: SinkContext, dsn: str, read: Read, query: Query) -> None:
-    query("CREATE SCHEMA IF NOT EXISTS sales")
-    query("DROP TABLE IF EXISTS sales.gapless_markers, sales.out")
+    query("CREATE SCHEMA sales")
     opened(PostgresSink(dsn, "sales.out"), context).write(Batch(0, read(FIRST)))
     assert query("SELECT count(*) FROM sales.out") == [(9,)]
     assert query("SELECT count(*) FROM sales.gapless_markers") == [(2,)]
@@ -208,8 +207,8 @@ def test_every_type_has_a_column_in_a_table_that_is_made(
     sink.open(context)
     assert sink.write(Batch(0, rows)).rows == 2
     types = query(
-        "SELECT column_name, udt_name FROM information_schema.columns WHERE table_name = 'out' ORDER BY "
-        "ordinal_position"
+        "SELECT column_name, udt_name FROM information_schema.columns"
+        " WHERE table_schema = 'public' AND table_name = 'out' ORDER BY ordinal_position"
     )
     assert [kind for _, kind in types] == [
         *("text", "int2", "int2", "int4", "int8", "float4", "float8", "numeric", "bool", "date"),
