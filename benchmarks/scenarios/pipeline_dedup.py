@@ -5,8 +5,8 @@
 
 Both read the same topic of an embedded broker in micro-batches, know records by their identity headers, and
 count what is left and its bytes. The records come from many sources in turn; at times a few hundred come
-again, as after a producer's crash, and the count must be right. Spark keeps what it has seen in one of its two
-state stores, in memory (its default) or in RocksDB; the rate is compared with the faster of them in each
+again, as after a producer's crash, and the count must be right. Spark keeps what it has seen in one of its
+two state stores, in memory (its default) or in RocksDB; the rate is compared with the faster of them in each
 round. Its watermark is long enough to forget nothing meanwhile.
 
 Rates are those of whole queries over `--rate-records`, rounds alternate, CPU is that of Spark with its Python
