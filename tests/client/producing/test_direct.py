@@ -305,15 +305,15 @@ def test_b7_b9_a_full_buffer_goes_to_the_spool(kafka: Kafka, tmp_path: Any) -> N
 
 def test_b7_records_go_when_the_time_is_up_or_the_batch_is_full(embedded: Kafka) -> None:
     topic = new_topic(embedded)
-    with Producer(embedded.bootstrap, "b7", buffer_ms=2_000, batch_messages=5, seal_every_s=0) as producer:
+    with Producer(embedded.bootstrap, "b7", buffer_ms=5_000, batch_messages=5, seal_every_s=0) as producer:
         began = time.monotonic()
         batch = [producer.send(topic, b"x") for _ in range(5)]
         batch[-1].wait(30)
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 5.0
         began = time.monotonic()
         rest = [producer.send(topic, b"x") for _ in range(4)]
         rest[-1].wait(30)
-        assert time.monotonic() - began >= 1.9
+        assert time.monotonic() - began >= 4.9
 
 
 def test_an_interrupt_in_the_middle_of_a_send_leaves_the_producer_well(embedded: Kafka) -> None:
