@@ -181,6 +181,10 @@ def test_rows_that_a_sink_does_not_take_are_told(
     admin.create_topics([NewTopic(f"{topic}-out", 1, 1)])[f"{topic}-out"].result()
     sink = f'type = "kafka"\ntopic = "{topic}-out"'
     assert failures(check(define(sink=sink))) == []
+    grouped = define("[transform]\nsql = 'SELECT max(value) AS value FROM records GROUP BY key'", sink=sink)
+    assert check(grouped)[-1].words == "takes these rows (shuffled)"
+    by_one = check(define(sink=f"{sink}\ntasks = 1"))
+    assert by_one[-1].words == "takes these rows, by 1 task (shuffled)"
     [(what, said)] = failures(check(define("[transform]\nsql = 'SELECT offset FROM records'", sink=sink)))
     assert what == "sink kafka"
     assert said.startswith("orders.toml:7: ")

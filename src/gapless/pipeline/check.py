@@ -302,7 +302,18 @@ def _rows_to(definition: Definition, key: Key, settings: SinkSettings, rows: Dat
         explained = explain(error)
         yield Finding(what, State.FAILED, f"{definition.at(*key)}: {explained}", explained.exit_code)
         return
-    yield Finding(what, State.OK, "takes these rows")
+    yield Finding(what, State.OK, f"takes these rows{_how(settings, rows)}")
+
+
+def _how(settings: SinkSettings, rows: DataFrame) -> str:
+    """How a sink with markers will share them out."""
+    if not isinstance(settings, ToKafka | ToPostgres):
+        return ""
+    by_key = isinstance(settings, ToPostgres) and settings.key
+    shuffles = "Exchange" in rows._jdf.queryExecution().executedPlan().toString()
+    if settings.tasks is None and not by_key and not shuffles:
+        return ", by a task for each source partition (aligned)"
+    return f", by {_count(settings.tasks, 'task')} (shuffled)" if settings.tasks else " (shuffled)"
 
 
 def _transform_at(definition: Definition) -> str:

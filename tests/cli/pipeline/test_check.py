@@ -22,7 +22,9 @@ def test_ticks_for_what_is_well(spark: SparkSession, route: Route, run_gapless: 
     lines = ran.out.splitlines()
     assert all(line.startswith("✓ ") for line in lines)
     assert lines[0].startswith("✓ definition ")
-    assert lines[-1] == "✓ sink kafka           takes these rows"
+    assert lines[-1] == (
+        "✓ sink kafka           takes these rows, by a task for each source partition (aligned)"
+    )
     seen = json.loads(run_gapless("pipeline", "check", str(route.file), "--json", "--quick").out)
     assert [each["what"] for each in seen] == ["definition", "spark", "source", "sink kafka"]
     assert {each["state"] for each in seen} == {"ok"}
@@ -45,7 +47,10 @@ def test_a_cluster_that_is_away_has_its_own_exit_code(
     route.file.write_text(route.file.read_text().replace(bootstrap, "127.0.0.1:1"))
     ran = run_gapless("pipeline", "check", str(route.file))
     assert ran.code == 3
-    assert f"✗ source:              {route.file}:4: cannot reach a Kafka broker at 127.0.0.1:1: Connection refused" in ran.out
+    assert (
+        f"✗ source:              {route.file}:4: cannot reach a Kafka broker at 127.0.0.1:1: Connection refused"
+        in ran.out
+    )
     assert "- transform            not looked at" in ran.out
     ran = run_gapless("pipeline", "run", str(route.file))
     assert (ran.code, ran.out) == (3, "")
