@@ -4,19 +4,23 @@
     folder.write("sinks/out/plan.json", b"{}")
 
 They lie in `gapless/` inside the checkpoint, on whatever file system that is on, and are written by Spark's
-own means for checkpoints: a file is there as a whole or not at all. They live and die with the checkpoint:
-who removes one without the other makes a new checkpoint, which sinks notice by its `id`.
+own means for checkpoints: a file is there as a whole or not at all. On a local disk they cannot replace
+a file: they remove the old one first, and its checksum is a file of its own, so that a crash in between
+leaves none, or one that Hadoop refuses to read. There Python renames.
+
+They live and die with the checkpoint: who removes one without the other makes a new checkpoint, which sinks
+notice by its `id`.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 _ID_FILE = "id"
@@ -33,6 +37,8 @@ class CheckpointFolder:
         checkpointing = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
         self._files = checkpointing.CheckpointFileManager.create(self._path(""), conf)
         self._file_system = self._path("").getFileSystem(conf)
+        where = self._file_system.makeQualified(self._path("")).toUri()
+        self._local = Path(where.getPath()) if where.getScheme() == "file" else None
 
     @cached_property
     def id(self) -> str:
@@ -45,6 +51,11 @@ class CheckpointFolder:
 
     def read(self, name: str) -> bytes | None:
         """The file's content; None if there is no such file."""
+        if self._local is not None:
+            try:
+                return (self._local / name).read_bytes()
+            except FileNotFoundError:
+                return None
         path = self._path(name)
         if not self._file_system.exists(path):
             return None
@@ -56,6 +67,9 @@ class CheckpointFolder:
 
     def write(self, name: str, data: bytes) -> None:
         """Make or replace the file, all or nothing."""
+        if self._local is not None:
+            _replace(self._local / name, data)
+            return
         path = self._path(name)
         self._file_system.mkdirs(path.getParent())
         stream = self._files.createAtomic(path, True)
@@ -84,3 +98,22 @@ class CheckpointFolder:
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self.location(name) if name else self._root)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """After a power cut there is the old file or the new one, and after the return it is the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with unfinished.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
