@@ -302,6 +302,7 @@ MORE = [
     ("[spark]\nmemory = '2g'", "10: in [spark]: unknown key `memory`; allowed: master, spark."),
     ("[spark]\nspark.master = 'local'", "10: in [spark]: `spark.master` is `master` here"),
     ("[spark]\nspark.app.name = 'x'", "10: in [spark]: `spark.app.name` is the pipeline's `name`"),
+    ("[[dead_letters]]\ntype = 'kafka'", "9: in [dead_letters]: expected one table of settings"),
     ("[dead_letters]\ntopic = 'x'", "9: in [dead_letters]: the key `type` is missing"),
     ("[dead_letters]\ntype = 'kafka'\ntopic = 'orders'", "11: in [dead_letters]: the topic 'orders' is also"),
     (

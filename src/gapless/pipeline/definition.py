@@ -182,7 +182,9 @@ def _sections(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _sink(table: Any, section: Key, folder: Path, **defaults: str) -> SinkSettings:
-    if not isinstance(table, Mapping) or "type" not in table:
+    if not isinstance(table, Mapping):
+        raise WrongSetting((), "expected one table of settings").below(section)
+    if "type" not in table:
         raise WrongSetting((), f"the key `type` is missing: {one_of(list(SINKS))}").below(section)
     kind = SINKS.get(table["type"]) if isinstance(table["type"], str) else None
     if kind is None:
