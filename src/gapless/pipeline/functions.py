@@ -91,8 +91,9 @@ def _forget_namesakes(folder: Path) -> None:
 def _send_by_value(folder: Path) -> None:
     from pyspark import cloudpickle
 
+    register: Any = cloudpickle.register_pickle_by_value
     for module in _modules_of(folder):
-        cloudpickle.register_pickle_by_value(module)
+        register(module)
 
 
 def _modules_of(folder: Path) -> Iterator[ModuleType]:

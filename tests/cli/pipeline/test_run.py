@@ -101,7 +101,10 @@ def test_clean_shows_first_and_then_removes_markers_but_no_rows(
     assert cleaned.code == 0
     assert f"removed gapless.pipeline.{route.name}.kafka.{route.name}-1\n" in cleaned.out
     assert "remove it, too" in cleaned.err
-    assert "there are no markers" in run_gapless("pipeline", "markers", file, "--checkpoint", "elsewhere").err
+    assert (
+        "there are no markers"
+        in run_gapless("pipeline", "markers", file, "--checkpoint", f"{file}.other").err
+    )
     assert route.arrived() == once_each(range(10))
 
 
