@@ -54,7 +54,9 @@ class DeltaSink:
     def check(self, schema: StructType) -> None:
         from pyspark.sql import SparkSession
 
-        spark = SparkSession.active()
+        self._check(SparkSession.active(), schema)
+
+    def _check(self, spark: SparkSession, schema: StructType) -> None:
         self._check_key(schema)
         if self._exists(spark):
             _check_fits(self._path, spark.read.format("delta").load(self._path).schema, schema)
@@ -82,7 +84,7 @@ class DeltaSink:
         if not must_write(self._context, batch.number, last):
             return Written(0, repeated=True)
         if self._checked != batch.rows.schema:
-            self.check(batch.rows.schema)
+            self._check(spark, batch.rows.schema)
             self._checked = batch.rows.schema
         rows = self._merge(batch) if self._key else self._append(batch)
         return Written(rows or 0, repeated=rows is None)

@@ -56,7 +56,9 @@ class ParquetSink:
     def check(self, schema: StructType) -> None:
         from pyspark.sql import SparkSession
 
-        spark = SparkSession.active()
+        self._check(SparkSession.active(), schema)
+
+    def _check(self, spark: SparkSession, schema: StructType) -> None:
         self._check_columns(schema)
         owner, last = self._owner(spark), self._last(spark)
         self._refuse_strangers(spark, owner, last)
@@ -91,7 +93,7 @@ class ParquetSink:
         if not must_write(self._context, batch.number, own_last):
             return Written(0, repeated=True)
         if self._checked != batch.rows.schema:
-            self.check(batch.rows.schema)
+            self._check(spark, batch.rows.schema)
             self._checked = batch.rows.schema
         return Written(self._add(batch.rows, self._base + batch.number), repeated=False)
 

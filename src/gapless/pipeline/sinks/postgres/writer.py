@@ -42,7 +42,7 @@ _APPLICATION_NAME_BYTES = 63
 class Limits(NamedTuple):
     """How long a task waits: for a server, for another attempt's lock, and how long the server for a task."""
 
-    server_s: float = 60.0
+    server_s: float = 30.0
     lock_s: float = 20.0
     idle_s: float = 30.0
 
