@@ -104,8 +104,10 @@ def _order_dependent(node: Any) -> UnrepeatablePlan:
 
 
 def fingerprint(rows: DataFrame, *also: str) -> str:
-    """Tells plans apart: equal for the same transform of another batch, in another session."""
-    plan = rows._jdf.queryExecution().optimizedPlan()
+    """Tells plans apart: equal for the same transform of another batch, in another session, kept or not."""
+    # Spark's own optimized plan shows how kept rows (`persist`) are made, with numbers of that one run.
+    optimizer = rows.sparkSession._jsparkSession.sessionState().optimizer()
+    plan = optimizer.execute(_analyzed(rows).clone())
     text = plan.treeString(False, False, _ALL_FIELDS, False, False)
     # Spark numbers columns as they come, so the same plan has other numbers each time.
     unnumbered = re.sub(r"#\d+L?", "", text)
