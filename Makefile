@@ -10,7 +10,7 @@ CHECKED := $(wildcard src tests tools benchmarks)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test soak bench bench-clients lint format lock clean
+.PHONY: help setup demo test soak bench bench-clients bench-pipeline lint format lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,14 +27,15 @@ test: setup lint ## everything that CI runs: lint, types, tests (PYTEST_ARGS="-k
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 SEED ?= $(shell date +%s)
-soak: $(VENV)/.installed ## random faults: ten minutes against three brokers (SEED=n repeats them), 200 kills of each client
+soak: setup ## random faults: ten minutes against three brokers (SEED=n repeats them), 100 to 200 kills of clients and pipeline
 	$(BIN)/python -m tests.cluster.soak --seed $(SEED) --minutes 10
 	GAPLESS_KILLS=200 $(BIN)/python -m pytest tests/client/producing/test_crashes.py -k killed_at_random_moments --timeout 1800
 	$(BIN)/python -m pytest tests/client/consuming/test_crashes.py -m soak --timeout 1800
+	GAPLESS_KILLS=100 $(BIN)/python -m pytest tests/pipeline/sinks/kafka/test_driver_kills.py --timeout 7200
 
-bench: setup ## this broker and Apache Kafka in the same run, then the clients
+bench: setup ## this broker and Apache Kafka in the same run, then the clients and the pipeline
 	$(BIN)/python -m benchmarks
-	$(MAKE) bench-clients
+	$(MAKE) bench-clients bench-pipeline
 
 RESULTS := benchmarks/results
 bench-clients: setup ## spool, producer, consumer and marks, each against doing it by hand
@@ -42,6 +43,11 @@ bench-clients: setup ## spool, producer, consumer and marks, each against doing 
 	$(BIN)/python -m benchmarks.scenarios.client_producer --out $(RESULTS)/client_producer.json
 	$(BIN)/python -m benchmarks.scenarios.client_consumer --out $(RESULTS)/client_consumer.json
 	$(BIN)/python -m benchmarks.scenarios.marks --out $(RESULTS)/marks.json
+
+bench-pipeline: setup ## the pipeline's sinks and dedup, each against Spark's own
+	$(BIN)/python -m benchmarks.scenarios.pipeline_kafka --out $(RESULTS)/pipeline_kafka.json
+	$(BIN)/python -m benchmarks.scenarios.pipeline_postgres --out $(RESULTS)/pipeline_postgres.json
+	$(BIN)/python -m benchmarks.scenarios.pipeline_dedup --out $(RESULTS)/pipeline_dedup.json
 
 lint: $(VENV)/.installed ## ruff and strict mypy
 	$(BIN)/ruff check $(CHECKED)

@@ -97,7 +97,7 @@ class Job:
 
     def _write_rows(self, spark: SparkSession) -> None:
         """The table as Spark's own reader sees it: number, partition and offset of every row."""
-        import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow as pa
         from pyspark.sql.functions import col, substring
 
         number = substring(col("value"), 1, DIGITS).cast("string").cast("long").alias("number")

@@ -58,11 +58,12 @@ def spark_session(
     short_lived: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The session of this process: started, or the one that already runs. `config` goes before our defaults.
+    """The session of this process: started, or the one that already runs. `config` goes before our defaults, and
+    its `spark.jars` come to ours.
 
     On a cluster executors run the Python that `spark.pyspark.python` names, else the same path as here.
     """
-    jars = require_spark()
+    jars, own = require_spark(), dict(config or {})
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = str(find_java().home)
@@ -76,9 +77,9 @@ def spark_session(
     settings = {
         **DEFAULTS,
         **(LOOPBACK if on_this_machine else {}),
-        "spark.jars": ",".join(map(str, jars)),
         "spark.driver.extraJavaOptions": " ".join(java_options),
-        **(config or {}),
+        **own,
+        "spark.jars": ",".join([*map(str, jars), *filter(None, [own.get("spark.jars")])]),
     }
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
