@@ -58,9 +58,9 @@ def spark_session(
     short_lived: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The session of this process: started, or the one that already runs. `config` goes before our defaults, and
-    its `spark.jars` come to ours.
+    """The session of this process: started, or the one that already runs.
 
+    `config` goes before our defaults, and its `spark.jars` come to ours.
     On a cluster executors run the Python that `spark.pyspark.python` names, else the same path as here.
     """
     jars, own = require_spark(), dict(config or {})
