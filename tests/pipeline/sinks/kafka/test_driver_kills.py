@@ -16,20 +16,21 @@ import pytest
 
 from tests.pipeline.sinks.kafka.driving import Driving, children
 from tests.pipeline.sinks.kafka.helpers import wait_for
+from tests.pipeline.sinks.kafka.idling import Idling
 
 KILLS = int(os.environ.get("GAPLESS_KILLS", "10"))
 KILLS_ON_APACHE = max(2, KILLS // 5)
 RECORDS_PER_RUN = 600
 START_S = 90.0
 
-pytestmark = pytest.mark.spark
 
-
+@pytest.mark.spark
 @pytest.mark.timeout(200 + 40 * KILLS)
 def test_a_driver_killed_at_random_moments(bootstrap: str, tmp_path: Path, require_spark: None) -> None:
     kill_often(bootstrap, tmp_path, KILLS)
 
 
+@pytest.mark.spark
 @pytest.mark.apache
 @pytest.mark.timeout(300 + 40 * KILLS_ON_APACHE)
 def test_a_driver_killed_at_random_moments_on_apache_kafka(
@@ -67,3 +68,15 @@ def kill_often(bootstrap: str, folder: Path, kills: int) -> None:
     driving.finish()
     driving.check()
     print(f"{driving.sent} records, {kills} kills, {driving.batches()} batches")
+
+
+@pytest.mark.timeout(240)
+def test_markers_of_an_idle_pipeline_do_not_expire(idling: Idling) -> None:
+    """A week without a record changes nothing. It has waited since the tests began, so it comes last."""
+    wait_for(lambda: not idling.sink.markers(idling.forgotten), "the other pipeline's markers are gone", 150)
+    assert time.monotonic() - idling.since > 50
+    markers = idling.sink.markers(idling.kept)
+    assert {slot: marker[:3] for slot, marker in markers.items()} == {
+        "orders-0": (17, "id of kept", 3),
+        "orders-1": (18, "id of kept", 3),
+    }
