@@ -186,7 +186,7 @@ TRANSFORMS: dict[str, Transform] = {
         "SELECT id FROM {rows} WHERE id > (SELECT avg(id) FROM {rows})", rows=rows
     ),
     "with": lambda rows: rows.sparkSession.sql(
-        "WITH n AS (SELECT name, max(id) AS id FROM {rows} GROUP BY name) SELECT id FROM n JOIN n m USING (id)",
+        "WITH n AS (SELECT name, max(id) AS id FROM {rows} GROUP BY name) SELECT id FROM n NATURAL JOIN n m",
         rows=rows,
     ),
     "python": lambda rows: rows.mapInArrow(lambda batches: batches, rows.schema),
