@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
@@ -40,7 +40,11 @@ class SparkClusterFailed(ServerFailed):
 
 
 class SparkCluster:
-    """One master, and workers with one core each, numbered from 0."""
+    """One master, and workers with one core each, numbered from 0.
+
+    With `hosts` every worker has an address of its own, as if it were another machine (on Linux any of
+    127.* will do): Spark copies slow tasks only to another host.
+    """
 
     settings: Mapping[str, str] = {
         "spark.driver.host": _HOST,
@@ -51,10 +55,10 @@ class SparkCluster:
     }
     """What a session must set: executors that fit on the workers, one on each, and see the driver."""
 
-    def __init__(self, *, workers: int = 2, worker_memory_mb: int = 1024) -> None:
+    def __init__(self, *, workers: int = 2, worker_memory_mb: int = 1024, hosts: Sequence[str] = ()) -> None:
         _spark_home()  # told now, if it is missing
         self._master = _Master(_START_TIMEOUT_S)
-        self._workers = [_Worker(self._master, worker_memory_mb) for _ in range(workers)]
+        self._workers = [_Worker(self._master, worker_memory_mb, host) for host in hosts or [_HOST] * workers]
 
     @property
     def master_url(self) -> str:
@@ -116,6 +120,7 @@ class SparkCluster:
 
 class _SparkServer(LocalServer):
     failed = SparkClusterFailed
+    host = _HOST
     look_s = 0.02
 
     def _java(self, main: str, *arguments: str) -> list[str | Path]:
@@ -124,7 +129,7 @@ class _SparkServer(LocalServer):
         environment = {
             "SPARK_HOME": str(home),  # from there a worker takes what its executors run
             "SPARK_SCALA_VERSION": "2.13",  # which it would look for in a build tree otherwise
-            "SPARK_LOCAL_IP": _HOST,
+            "SPARK_LOCAL_IP": self.host,
             "JAVA_HOME": str(java.home),
         }
         with_environment = ["/usr/bin/env", *(f"{name}={value}" for name, value in environment.items())]
@@ -154,8 +159,9 @@ class _Master(_SparkServer):
 class _Worker(_SparkServer):
     name = "Spark worker"
 
-    def __init__(self, master: _Master, memory_mb: int) -> None:
+    def __init__(self, master: _Master, memory_mb: int, host: str) -> None:
         super().__init__(_START_TIMEOUT_S)
+        self.host = host
         self._of = master
         self._memory_mb = memory_mb
         self._said_before = 0
@@ -171,7 +177,7 @@ class _Worker(_SparkServer):
     def _command(self) -> list[str | Path]:
         self._said_before = self.log_file.stat().st_size if self.log_file.exists() else 0
         size = ("--cores", "1", "--memory", f"{self._memory_mb}m", "--work-dir", str(self.folder / "work"))
-        address = ("--host", _HOST, "--port", str(self._port), "--webui-port", "0")
+        address = ("--host", self.host, "--port", str(self._port), "--webui-port", "0")
         return self._java("org.apache.spark.deploy.worker.Worker", *address, *size, self._of.url)
 
     def _is_ready(self) -> bool:

@@ -56,7 +56,6 @@ class Driving:
                 stdout=said,
                 stderr=said,
                 start_new_session=True,
-                env={**os.environ, "SPARK_WORKER_DIR": str(self._folder / "work")},
             )
         try:
             yield process
@@ -87,17 +86,3 @@ def children(pid: int) -> list[int]:
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
-
-
-def executors(group: int) -> list[int]:
-    """The executors' processes among those of a group."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            pid = int(folder.name)
-            if (
-                os.getpgid(pid) == group
-                and b"CoarseGrainedExecutorBackend" in (folder / "cmdline").read_bytes()
-            ):
-                found.append(pid)
-    return found

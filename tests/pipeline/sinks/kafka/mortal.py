@@ -37,7 +37,10 @@ class MortalWriter(KafkaWriter):
     pause_s: float = 0.0
     """Between the steps, so that others can come between."""
     stall_s: float = 0.0
-    """Instead of an end: be slow there."""
+    """How long the first attempt of the slot `stalls` hangs when it has sent its records."""
+    stalls: str = ""
+    stalled: str = ""
+    """A file that remembers that it has hung."""
     attempts: str = ""
     """A file to which each attempt writes its slot, batch and number."""
 
@@ -64,19 +67,24 @@ class MortalWriter(KafkaWriter):
 
     def _end(self, moment: str, slot: str) -> None:
         time.sleep(self.pause_s)
+        if moment == "sent" and self.stall_s and slot.endswith(self.stalls) and _first(self.stalled):
+            time.sleep(self.stall_s)
         if moment != self.moment or not slot.endswith(self.victim):
             return
-        if self.once:
-            try:
-                Path(self.once).touch(exist_ok=False)
-            except FileExistsError:
-                return
-        if self.stall_s:
-            time.sleep(self.stall_s)
+        if self.once and not _first(self.once):
             return
         if self.dies:
             os._exit(9)
         raise ZeroDivisionError(f"the task of {slot} fails: {moment}")
+
+
+def _first(file: str) -> bool:
+    """Whether nobody was here before."""
+    try:
+        Path(file).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 class MortalSink(KafkaSink):
