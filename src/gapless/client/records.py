@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from confluent_kafka import Message
@@ -41,15 +41,25 @@ class Record(NamedTuple):
     @classmethod
     def of(cls, message: Message) -> Record:
         """What librdkafka delivered."""
-        kind, timestamp_ms = message.timestamp()
-        # Past the constructor of named tuples, which costs as much as half the rest, for each record.
-        fields = (
-            message.topic(),
-            message.partition(),
-            message.offset(),
-            message.key(),
-            message.value(),
-            message.headers() or (),
-            timestamp_ms if kind else None,
-        )
-        return tuple.__new__(cls, fields)
+        return cls.of_all((message,))[0]
+
+    @classmethod
+    def of_all(cls, messages: Iterable[Message]) -> list[Record]:
+        """Many at once."""
+        new = tuple.__new__  # past the constructor of named tuples, which costs as much as half the rest
+        return [
+            new(
+                cls,
+                (
+                    message.topic(),
+                    message.partition(),
+                    message.offset(),
+                    message.key(),
+                    message.value(),
+                    message.headers() or (),
+                    timestamp_ms if kind else None,
+                ),
+            )
+            for message in messages
+            for kind, timestamp_ms in (message.timestamp(),)
+        ]

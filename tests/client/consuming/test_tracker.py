@@ -138,3 +138,20 @@ def test_a_lane_takes_more_at_once_while_records_are_quick() -> None:
         work.done = len(work.records)
         backlog.finish(work, took_s)
     assert sizes == [1, 4, 4, 2, 1]
+
+
+def test_room_is_free_while_a_store_commits_and_taken_again_if_that_fails() -> None:
+    backlog = _backlog(queue_records=10)
+    holding = backlog.add(TopicPartition("t", 0), None)
+    holding.lanes[0].batch_records = 6
+    backlog.put(holding, _records(10))
+    for done, queued in ((0, 10), (2, 8), (6, 2)):
+        work = backlog.take(0)
+        assert work is not None
+        backlog.end(work)
+        backlog.end(work)  # its transaction may be repeated
+        assert holding.queued_records == holding.queued_bytes == queued + done - 6
+        assert holding.tracker.position == work.records[0].offset  # nothing is done before the commit
+        work.done = done
+        backlog.finish(work)
+        assert holding.queued_records == holding.queued_bytes == queued

@@ -77,8 +77,8 @@ def write_effect(tx: Any, record: Record) -> None:
 def die_after_apply(store: Any, value: bytes) -> None:
     apply: Callable[..., Any] = store.apply
 
-    def apply_and_die(partition: Any, records: Any, handler: Any) -> Any:
-        applied = apply(partition, records, handler)
+    def apply_and_die(partition: Any, records: Any, *rest: Any) -> Any:
+        applied = apply(partition, records, *rest)
         if any(record.value == value for record in records):
             kill_self()
         return applied

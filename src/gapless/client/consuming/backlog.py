@@ -82,11 +82,13 @@ class Holding:
 class Work:
     """Some records of a lane, for one thread. `done` tells how many of them, from the first, are done."""
 
-    __slots__ = ("done", "lane", "records", "told")
+    __slots__ = ("done", "is_ending", "lane", "records", "told")
 
     def __init__(self, lane: Lane, records: Sequence[Record]) -> None:
         self.lane = lane
         self.records = records
+        self.is_ending = False
+        """Whether its room is given to others already."""
         self.done = 0
         self.told = 0
         """How many the tracker knows to be done."""
@@ -269,6 +271,14 @@ class Backlog:
             queue = lane.queue
             return Work(lane, [queue.popleft() for _ in range(min(len(queue), lane.batch_records))])
 
+    def end(self, work: Work) -> None:
+        """Only the store's commit is left: its room is free, so that others can be fetched meanwhile."""
+        with self._lock:
+            if not work.holding.gone and not work.is_ending:
+                work.is_ending = True
+                self._count(work.holding, work.records, -1)
+                self._tell_who_waits(work.holding)
+
     def finish(self, work: Work, took_s: float | None = None) -> None:
         """Give the lane back; what is not done waits again, in front."""
         lane, holding = work.lane, work.holding
@@ -308,9 +318,18 @@ class Backlog:
         work.told = work.done
         holding.tracker.done([record.offset for record in new])
         holding.moved = holding.moved or bool(new)
-        if not holding.gone:
-            holding.queued_records -= len(new)
-            holding.queued_bytes -= _bytes(new)
+        if holding.gone:
+            return
+        if not work.is_ending:
+            self._count(holding, new, -1)
+        elif work.done < len(work.records):  # it came otherwise: they wait again
+            self._count(holding, work.records[work.done :], 1)
+        work.is_ending = False
+
+    @staticmethod
+    def _count(holding: Holding, records: Sequence[Record], sign: int) -> None:
+        holding.queued_records += sign * len(records)
+        holding.queued_bytes += sign * _bytes(records)
 
     def _pace(self, lane: Lane, records: int, took_s: float) -> None:
         if took_s > 2 * self._batch_s:

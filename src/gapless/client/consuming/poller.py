@@ -212,12 +212,13 @@ class Poller:
 
     def _sort(self, messages: Sequence[Message]) -> None:
         found: dict[tuple[str, int], list[Record]] = {}
-        make, topic, partition, records = Record.of, "", -1, list[Record]()
-        for message in messages:
-            if message.error() is not None:
-                self._judge(message.error())
-                continue
-            record = make(message)
+        topic, partition, records = "", -1, list[Record]()
+        errors = [error for message in messages if (error := message.error()) is not None]
+        if errors:
+            messages = [message for message in messages if message.error() is None]
+            for error in errors:
+                self._judge(error)
+        for record in Record.of_all(messages):
             # Messages come in runs of one partition.
             if record.partition != partition or record.topic != topic:
                 topic, partition = record.topic, record.partition
@@ -228,9 +229,7 @@ class Poller:
             if holding is not None and not holding.waiting:
                 self._backlog.put(holding, records)
 
-    def _judge(self, error: KafkaError | None) -> None:
-        if error is None:
-            return
+    def _judge(self, error: KafkaError) -> None:
         self._last_error = error
         if is_hopeless(error):
             raise translate(KafkaException(error), self._settings)

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from gapless.client.consuming.backlog import Backlog, Holding, Work
@@ -148,7 +149,8 @@ class Processing:
         """As nearly always; only if that fails, find out which record it is."""
         records, attempts, cause = work.records, 0, None
         try:
-            self.counters.count(self._store.apply(work.holding.partition, records, self._handler))
+            end = partial(self._backlog.end, work)
+            self.counters.count(self._store.apply(work.holding.partition, records, self._handler, end))
             work.done = len(records)
             return
         except HandlerFailed as failed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gapless.client.records import Record, TopicPartition
-from gapless.client.stores.port import Applied, Handler, HandlerFailed
+from gapless.client.stores.port import Applied, BeforeCommit, Handler, HandlerFailed
 
 
 class NoStore:
@@ -19,7 +19,13 @@ class NoStore:
     def take(self, partition: TopicPartition) -> int | None:
         return None
 
-    def apply(self, partition: TopicPartition, records: Sequence[Record], handler: Handler) -> Applied:
+    def apply(
+        self,
+        partition: TopicPartition,
+        records: Sequence[Record],
+        handler: Handler,
+        before_commit: BeforeCommit | None = None,
+    ) -> Applied:
         handled = 0
         for record in records:
             try:

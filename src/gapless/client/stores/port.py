@@ -20,6 +20,7 @@ from gapless.errors import GaplessError
 
 Handler = Callable[[Record, Any], None]
 """Does what is to be done with a record; the second argument is the store's open transaction, or None."""
+BeforeCommit = Callable[[], None]
 
 
 class Applied(NamedTuple):
@@ -69,8 +70,16 @@ class Store(Protocol):
         """The partition is ours from now on: the offset to go on from; None if the store has none for it."""
         ...
 
-    def apply(self, partition: TopicPartition, records: Sequence[Record], handler: Handler) -> Applied:
+    def apply(
+        self,
+        partition: TopicPartition,
+        records: Sequence[Record],
+        handler: Handler,
+        before_commit: BeforeCommit | None = None,
+    ) -> Applied:
         """Handle those of the records that are new; they are of one partition, and in order.
+
+        A store that then has to wait for a disk calls `before_commit` first: somebody may use the time.
 
         After HandlerFailed from a transactional store nothing of the call was done (`applied` is zero); a
         marking store has done what `applied` counts.

@@ -179,15 +179,16 @@ class PostgresStore(TransactionalStore):
                 return
         connection.close()
 
+    def _is_open(self, transaction: Any) -> bool:
+        return _status(transaction) == TransactionStatus.INTRANS
+
     def _check_open(self, transaction: Any) -> None:
-        status = _status(transaction)
-        if status == TransactionStatus.UNKNOWN:
+        if _status(transaction) == TransactionStatus.UNKNOWN:
             raise psycopg.OperationalError("the connection was lost while the handler ran")
-        if status != TransactionStatus.INTRANS:
-            self._check_not_ended(transaction)
-            raise HandlerEndsTransaction(
-                "went on after an error of the database without `with tx.transaction()` around what failed"
-            )
+        self._check_not_ended(transaction)
+        raise HandlerEndsTransaction(
+            "went on after an error of the database without `with tx.transaction()` around what failed"
+        )
 
     def _check_not_ended(self, transaction: Any) -> None:
         if _status(transaction) == TransactionStatus.IDLE:

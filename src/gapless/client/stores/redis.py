@@ -29,7 +29,14 @@ except ImportError as missing:
 
 from gapless.client.durations import seconds
 from gapless.client.records import Record, TopicPartition
-from gapless.client.stores.port import Applied, Handler, HandlerFailed, PartitionTaken, StoreUnavailable
+from gapless.client.stores.port import (
+    Applied,
+    BeforeCommit,
+    Handler,
+    HandlerFailed,
+    PartitionTaken,
+    StoreUnavailable,
+)
 from gapless.client.stores.redis_scripts import ABANDON, STEP, TAKE
 from gapless.client.stores.transactional import DedupBy
 from gapless.errors import GaplessError, UsageError
@@ -139,7 +146,13 @@ class RedisStore:
         self._owned[partition] = _Owned(token, self._ask_for(partition, token))
         return None
 
-    def apply(self, partition: TopicPartition, records: Sequence[Record], handler: Handler) -> Applied:
+    def apply(
+        self,
+        partition: TopicPartition,
+        records: Sequence[Record],
+        handler: Handler,
+        before_commit: BeforeCommit | None = None,
+    ) -> Applied:
         """Handle the new ones, each with its marks."""
         owned = self._ours(partition)
         handled = repeated = 0

@@ -16,6 +16,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Literal, Never
 
@@ -188,10 +189,11 @@ class SqliteStore(TransactionalStore):
                 self._disconnect()
                 raise StoreUnavailable(self._explained(error)) from error
 
+    _is_open = staticmethod(attrgetter("in_transaction"))
+
     def _check_open(self, transaction: Any) -> None:
-        if transaction.refused is not None or not transaction.in_transaction:
-            self._check_not_ended(transaction)
-            raise HandlerEndsTransaction("went on after an error that made SQLite roll back")
+        self._check_not_ended(transaction)
+        raise HandlerEndsTransaction("went on after an error that made SQLite roll back")
 
     def _check_not_ended(self, transaction: Any) -> None:
         if transaction.refused is not None:

@@ -22,6 +22,7 @@ from gapless.client.durations import seconds
 from gapless.client.records import Record, TopicPartition
 from gapless.client.stores.port import (
     Applied,
+    BeforeCommit,
     Handler,
     HandlerFailed,
     PartitionTaken,
@@ -111,13 +112,16 @@ class TransactionalStore(ABC):
     def _before_waiting(self, transaction: Any) -> None:  # noqa: B027  # most have nothing to do
         """Bound the time that the next statements wait for another transaction."""
 
+    _is_open: Callable[[Any], bool]
+    """After each handler: whether the transaction is as it was. It must be quick."""
+
     @abstractmethod
     def _check_open(self, transaction: Any) -> None:
-        """After a handler: HandlerEndsTransaction if it ended the transaction, or broke it and went on."""
+        """If not: HandlerEndsTransaction if the handler ended the transaction, or broke it and went on."""
 
     @abstractmethod
     def _check_not_ended(self, transaction: Any) -> None:
-        """After a handler that raised: HandlerEndsTransaction if it ended the transaction, or tried to."""
+        """After a handler that raised, and after all: HandlerEndsTransaction if one ended it, or tried to."""
 
     @abstractmethod
     def _is_ours(self, error: Exception, transaction: Any) -> bool:
@@ -155,7 +159,13 @@ class TransactionalStore(ABC):
         owned = self._owned[partition] = self._repeated(run)
         return owned.progress.next_offset if owned.progress else None
 
-    def apply(self, partition: TopicPartition, records: Sequence[Record], handler: Handler) -> Applied:
+    def apply(
+        self,
+        partition: TopicPartition,
+        records: Sequence[Record],
+        handler: Handler,
+        before_commit: BeforeCommit | None = None,
+    ) -> Applied:
         """Handle the new ones in one transaction, all or none."""
         owned = self._owned.get(partition)
         if owned is None:
@@ -164,7 +174,7 @@ class TransactionalStore(ABC):
         if not records or (progress is not None and progress.is_past(records[-1].offset)):
             return Applied(0, len(records))
         try:
-            return self._repeated(lambda: self._apply_once(partition, owned, records, handler))
+            return self._repeated(lambda: self._apply_once(partition, owned, records, handler, before_commit))
         except HandlerFailed:
             # An earlier owner's handler fails on what its successor did.
             self._repeated(lambda: self._check_owner(partition, owned))
@@ -181,7 +191,12 @@ class TransactionalStore(ABC):
     # One transaction.
 
     def _apply_once(
-        self, partition: TopicPartition, owned: _Owned, records: Sequence[Record], handler: Handler
+        self,
+        partition: TopicPartition,
+        owned: _Owned,
+        records: Sequence[Record],
+        handler: Handler,
+        before_commit: BeforeCommit | None,
     ) -> Applied:
         key = self._key(partition)
         progress, owned.progress = owned.progress, None  # believed again once the commit was answered
@@ -195,6 +210,8 @@ class TransactionalStore(ABC):
                 new = self._select(transaction, progress, records)
                 self._handle(transaction, handler, new)
                 self._save(transaction, key, partition, owned, progress)
+                if before_commit is not None:
+                    before_commit()
         except HandlerFailed:
             if progress is not None:
                 progress.rollback()
@@ -228,11 +245,12 @@ class TransactionalStore(ABC):
         return [record for record in chosen if id(record) not in seen]
 
     def _handle(self, transaction: Any, handler: Handler, records: Sequence[Record]) -> None:
-        check_open = self._check_open
+        is_open = self._is_open
         for record in records:
             try:
                 handler(record, transaction)
-                check_open(transaction)
+                if not is_open(transaction):
+                    self._check_open(transaction)
             except HandlerEndsTransaction:
                 raise
             except Exception as error:
@@ -240,6 +258,7 @@ class TransactionalStore(ABC):
                 if self._is_ours(error, transaction):
                     raise
                 raise HandlerFailed(record, error) from error
+        self._check_not_ended(transaction)
 
     def _save(
         self,
