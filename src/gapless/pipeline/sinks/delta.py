@@ -77,8 +77,7 @@ class DeltaSink:
         if self._context is None:
             raise InvariantViolated("a batch is written to a sink that is not open")
         spark = batch.rows.sparkSession
-        known = self._transactions(spark) if self._exists(spark) else {}
-        last = known.get(_transaction_name(self._context))
+        last = self._last(spark, _transaction_name(self._context)) if self._exists(spark) else None
         if last == _RELEASED:
             raise SinkRefused(f"the transactions of this checkpoint in {self._path} were removed by `clean`")
         if not must_write(self._context, batch.number, last):
@@ -191,6 +190,10 @@ class DeltaSink:
         """The table as it is now."""
         none = cast("Any", spark._jvm).scala.Option.apply(None)
         return self._log(spark).update(False, none, none)
+
+    def _last(self, spark: SparkSession, transaction: str) -> int | None:
+        version = self._snapshot(spark).transactions().get(transaction)
+        return None if version.isEmpty() else int(version.get())
 
     def _transactions(self, spark: SparkSession) -> Mapping[str, int]:
         jvm = cast("Any", spark._jvm)

@@ -51,6 +51,7 @@ class ParquetSink:
         self._partition_by = list(partition_by)
         self._context: SinkContext | None = None
         self._base = 0
+        self._own_last: int | None = None
         self._checked: StructType | None = None
 
     def check(self, schema: StructType) -> None:
@@ -82,20 +83,22 @@ class ParquetSink:
                 "`gapless pipeline clean FILE`, after which everything is written again"
             )
         self._base = ours.base if owner is None else owner.base
+        # From here on it is this process that writes: the manifest, which grows, is not read again.
+        self._own_last = None if last is None or last < self._base else last - self._base
         self._context = context
 
     def write(self, batch: Batch) -> Written:
         if self._context is None:
             raise InvariantViolated("a batch is written to a sink that is not open")
         spark = batch.rows.sparkSession
-        last = self._last(spark)
-        own_last = None if last is None or last < self._base else last - self._base
-        if not must_write(self._context, batch.number, own_last):
+        if not must_write(self._context, batch.number, self._own_last):
             return Written(0, repeated=True)
         if self._checked != batch.rows.schema:
             self._check(spark, batch.rows.schema)
             self._checked = batch.rows.schema
-        return Written(self._add(batch.rows, self._base + batch.number), repeated=False)
+        count = self._add(batch.rows, self._base + batch.number)
+        self._own_last = batch.number
+        return Written(count, repeated=False)
 
     def idle(self) -> None:
         """A manifest does not expire."""
@@ -158,8 +161,6 @@ class ParquetSink:
             )
 
     def _owner(self, spark: SparkSession) -> _Owner | None:
-        if not self._names(spark, f"{self._path}/{_MANIFEST}"):
-            return None
         data = self._notes(spark).read(_OWNER_FILE)
         return None if data is None else _Owner(**json.loads(data))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -175,6 +176,21 @@ def test_another_checkpoint_is_refused_until_the_markers_are_cleaned(
     assert found(query) == sorted(values(FIRST) * 2)
     with pytest.raises(MarkerMismatch, match="another checkpoint"):
         sink.write(Batch(1, read(SECOND)))
+
+
+def test_an_old_copy_of_the_checkpoint_is_refused(
+    context: SinkContext, dsn: str, read: Read, query: Query, session: SparkSession, tmp_path: Path
+) -> None:
+    """It plans the batch anew, perhaps with other rows, which must not be taken for those that are there."""
+    sink = opened(PostgresSink(dsn, "out", tasks=2), context)
+    sink.write(Batch(0, read(FIRST)))
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "old")
+    sink.write(Batch(1, read(SECOND)))
+    old = context._replace(folder=CheckpointFolder(session, tmp_path / "old"))
+    with pytest.raises(MarkerMismatch, match="has batch 1, which this checkpoint has not reached"):
+        opened(PostgresSink(dsn, "out", tasks=2), old).write(Batch(1, read({0: (4, 10), 1: (5, 10)})))
+    assert opened(PostgresSink(dsn, "out", tasks=2), context).write(Batch(1, read(SECOND))).repeated
+    assert found(query) == values(BOTH)
 
 
 def test_markers_lie_beside_the_table(context: SinkContext, dsn: str, read: Read, query: Query) -> None:

@@ -62,7 +62,8 @@ def place(url: str) -> str:
 
 def connect(url: str) -> Connection:
     """A new connection; each statement is a transaction unless one is begun."""
-    return psycopg.connect(url, autocommit=True)
+    # Without prepared statements, which a pooler between us and the server might not know.
+    return psycopg.connect(url, autocommit=True, prepare_threshold=None)
 
 
 def connect_in_time(url: str, patience_s: float) -> Connection:

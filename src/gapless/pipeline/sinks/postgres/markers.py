@@ -110,6 +110,25 @@ class Markers(NamedTuple):
             {**self._names(), "slot": slot.name, "position": slot.end, "batch": slot.batch},
         )
 
+    def check_not_ahead(self, connection: Connection, batch: int) -> None:
+        """Raise if tasks have written this batch or a later one, though the checkpoint never began it.
+
+        A source partition's marker is an offset, which says by itself what is written. A task's marker is the
+        number of a batch, and an old copy of the checkpoint may have other rows under that number.
+        """
+        row = connection.execute(
+            sql.SQL(
+                "SELECT batch FROM {} WHERE {} AND slot ~ '^task-[0-9]+$' AND position = batch + 1"
+                " AND position > %(number)s ORDER BY batch DESC LIMIT 1"
+            ).format(self.table.quoted(), _OWNED),
+            {**self._names(), "number": batch},
+        ).fetchone()
+        if row is not None:
+            raise MarkerMismatch(
+                f"sink {self.sink} has batch {row[0]}, which this checkpoint has not reached: it is an old "
+                "copy. Bring the newest one back, or give the pipeline a new name"
+            )
+
     def positions(self, connection: Connection) -> dict[str, int]:
         """Every slot's position."""
         if not exists(connection, self.table):

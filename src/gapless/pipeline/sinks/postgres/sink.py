@@ -26,7 +26,7 @@ from gapless.pipeline.sinks.postgres.markers import NAME as MARKERS
 from gapless.pipeline.sinks.postgres.markers import Markers
 from gapless.pipeline.sinks.postgres.tables import Column, Table
 from gapless.pipeline.sinks.postgres.writer import Limits, PostgresWriter
-from gapless.pipeline.tasks import Done, run_tasks
+from gapless.pipeline.tasks import PLAN_FILE, Done, Plan, run_tasks
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -70,6 +70,7 @@ class PostgresSink:
         self._create = create
         self._limits = limits or Limits()
         self._context: SinkContext | None = None
+        self._is_first_batch = True
         self._fitted: tuple[StructType, list[Column]] | None = None
 
     def check(self, schema: StructType) -> None:
@@ -85,10 +86,14 @@ class PostgresSink:
             markers.make_table(connection)
             markers.check_owner(connection)
         self._context = context
+        self._is_first_batch = True
 
     def write(self, batch: Batch) -> Written:
         if self._context is None:
             raise InvariantViolated("a batch is written to a sink that is not open")
+        if self._is_first_batch:
+            self._check_not_ahead(self._context, batch.number)
+            self._is_first_batch = False
         writer = self._writer(self._context, self._columns(batch.rows.schema))
         done = self._run(self._context, batch._replace(rows=_sent(batch.rows)), writer, batch.rows.schema)
         return Written(sum(each.rows for each in done), any(each.skipped for each in done))
@@ -135,6 +140,13 @@ class PostgresSink:
                     raise explained from (None if explained is error else error)
                 _log.warning("batch %d is tried again: %s", batch.number, explained)
         raise InvariantViolated("every attempt ends")
+
+    def _check_not_ahead(self, context: SinkContext, number: int) -> None:
+        """Once is enough: from the first batch on it is this process that writes."""
+        plan = context.folder.read(context.file(PLAN_FILE))
+        if plan is None or Plan.from_json(plan).batch != number:
+            with self._clear_errors(), connect(self._url) as connection:
+                self._markers(context).check_not_ahead(connection, number)
 
     def _columns(self, schema: StructType) -> list[Column]:
         """How the table takes rows of this schema; makes it if need be."""
