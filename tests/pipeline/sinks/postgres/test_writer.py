@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -16,6 +17,8 @@ import pyarrow as pa
 import pytest
 
 from gapless.errors import Unreachable
+from gapless.pipeline.sinks.port import SinkContext, SinkRefused
+from gapless.pipeline.sinks.postgres import PostgresSink
 from gapless.pipeline.sinks.postgres.connection import connect, give_up, kept_connection, parsed
 from gapless.pipeline.sinks.postgres.markers import Markers
 from gapless.pipeline.sinks.postgres.tables import Column, Table
@@ -162,6 +165,24 @@ def test_a_marker_that_is_gone_is_not_a_beginning(writer: PostgresWriter, query:
     with pytest.raises(MarkerMismatch, match="marker of orders-0 is gone"):
         writer.write(FIRST, rows(0))
     assert ids(query) == []
+
+
+def test_markers_that_are_gone_can_be_set_again_and_others_stay(
+    writer: PostgresWriter, query: Query, dsn: str
+) -> None:
+    writer.write(FIRST, rows(0, 1, 2))
+    sink = PostgresSink(dsn, "out")
+    context = SinkContext("orders", "out", SimpleNamespace(id="checkpoint-1"), None)  # type: ignore[arg-type]
+    assert sink.restore_markers(context, {"orders-0": 9, "orders-1": 7}, 0) == ["orders-1"]
+    assert sink.positions(context) == {"orders-0": 3, "orders-1": 7}
+    query("DROP TABLE gapless_markers")
+    assert sink.positions(context) == {}
+    assert sink.restore_markers(context, {"orders-0": 3}, 0) == ["orders-0"]
+    assert writer.write(SECOND, rows(3, 4)).rows == 2
+    stranger = SinkContext("orders", "out", SimpleNamespace(id="checkpoint-2"), None)  # type: ignore[arg-type]
+    with pytest.raises(SinkRefused, match="another checkpoint"):
+        sink.restore_markers(stranger, {"orders-1": 0}, 0)
+    assert sink.positions(context) == {"orders-0": 5}
 
 
 def test_what_the_server_refuses_is_told_in_one_line(writer: PostgresWriter, query: Query) -> None:

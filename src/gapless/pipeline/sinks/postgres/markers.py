@@ -6,7 +6,7 @@ task. It moves in the transaction that writes the slot's rows, and belongs to th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from psycopg import errors, sql
@@ -141,6 +141,18 @@ class Markers(NamedTuple):
                 self._names(),
             ).fetchall()
         )
+
+    def restore(self, connection: Connection, positions: Mapping[str, int], batch: int) -> list[str]:
+        """Make those of the markers that are not there. Says which."""
+        statement = _MAKE.format(self.table.quoted()) + sql.SQL("NOTHING")
+        made = []
+        with connection.transaction():
+            self.check_owner(connection)
+            for slot, position in positions.items():
+                values = {**self._names(), "slot": slot, "position": position, "batch": batch}
+                if connection.execute(statement, values).rowcount == 1:
+                    made.append(slot)
+        return made
 
     def remove(self, connection: Connection) -> None:
         connection.execute(

@@ -12,7 +12,7 @@ and against the table, whatever order they come in; two that are equally late ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from psycopg import errors
@@ -119,6 +119,17 @@ class PostgresSink:
         """How far each slot is written, whichever checkpoint did it."""
         with self._clear_errors(), connect(self._url) as connection:
             return self._markers(context).positions(connection)
+
+    def restore_markers(self, context: SinkContext, positions: Mapping[str, int], batch: int) -> list[str]:
+        """Set markers that are gone to where the checkpoint says that slots are, after this batch.
+
+        Only the user can know that no batch was half-written then. Markers that are there stay as they are.
+        Says which slots were set.
+        """
+        markers = self._markers(context)
+        with self._clear_errors(), connect(self._url) as connection:
+            markers.make_table(connection)
+            return markers.restore(connection, positions, batch)
 
     def _run(
         self, context: SinkContext, batch: Batch, writer: PostgresWriter, schema: StructType
