@@ -54,6 +54,7 @@ def test_a_repeated_batch_writes_nothing(context: SinkContext, session: SparkSes
     # A driver that had not seen the commit: Delta itself leaves the batch out.
     assert again._append(Batch(1, numbers(session, 10, 25))) is None
     assert again.write(Batch(2, numbers(session, 0, 0))) == Written(0, repeated=False)
+    assert again.write(Batch(3, numbers(session, 0, 0))) == Written(0, repeated=False)
     assert found(session, path) == sorted((n, f"row {n}") for n in [*range(25), 100, 101, 102])
     assert session.conf.get("spark.databricks.delta.write.txnAppId", None) is None
 
@@ -122,7 +123,14 @@ def test_the_latest_row_of_a_key_stays_whatever_order_they_come_in(
     assert sink.write(Batch(0, first)).rows == 3
     late = changes(session, (1, "late", 4), (2, "known", 1), (3, "same", 3))
     assert sink.write(Batch(1, late)).rows == 2
-    assert found(session, path) == [(1, "new"), (2, "known"), (3, "same")]
+    # Batches that change nothing are written, too: the ones after them go on.
+    assert sink.write(Batch(2, changes(session, (1, "late", 4)))) == Written(0, repeated=False)
+    assert sink.write(Batch(3, changes(session, (1, "late", 4)).where("id > 1"))) == Written(
+        0, repeated=False
+    )
+    assert sink.write(Batch(3, changes(session, (1, "late", 4)).where("id > 1"))) == Written(0, repeated=True)
+    assert sink.write(Batch(4, changes(session, (4, "d", 1)))) == Written(1, repeated=False)
+    assert found(session, path) == [(1, "new"), (2, "known"), (3, "same"), (4, "d")]
 
 
 def test_rows_of_which_none_is_the_latest_or_without_a_key_are_refused(

@@ -43,6 +43,9 @@ def test_a_repeated_batch_writes_nothing(context: SinkContext, session: SparkSes
     again = opened(ParquetSink(path), context)
     assert again.write(Batch(1, numbers(session, 10, 25).cache())) == Written(15, repeated=False)
     assert again.write(Batch(1, numbers(session, 10, 25))) == Written(0, repeated=True)
+    for number in (2, 3):
+        again = opened(ParquetSink(path), context)
+        assert again.write(Batch(number, numbers(session, 0, 0))) == Written(0, repeated=False)
     assert found(session, path) == [(n, f"row {n}") for n in range(25)]
 
 
