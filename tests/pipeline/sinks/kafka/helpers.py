@@ -67,15 +67,15 @@ class Case:
         *,
         records: int = 0,
         padding: int = 0,
-        name: str | None = None,
+        replicas: int = 1,
         **settings: Any,
     ) -> None:
         self.spark = session_for_batches(spark)
         self.source = source
         self.output = output
         self.input_topic = new_topic(source)
-        self.topic = new_topic(output, 3)
-        self.name = name or f"case-{next(_numbers)}"
+        self.topic = new_topic(output, 3, replicas)
+        self.name = f"case-{next(_numbers)}"
         self.checkpoint = folder / "checkpoint"
         self.context = SinkContext(self.name, "out", CheckpointFolder(spark, self.checkpoint), spark)
         self.settings = settings
