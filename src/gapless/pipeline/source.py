@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 GROUP_PREFIX = "gapless.source"
 """How the groups begin under which Spark reads: for clusters that allow groups by their names."""
+# After every poll Spark asks the broker for both ends of the partition, and loses what else it had fetched.
+# With the client's usual 500 records to a poll that is a good part of all work, so a poll takes a whole fetch.
+_RECORDS_PER_POLL = "100000"
 _EARLIEST = -2  # as Kafka's protocol and Spark's options have it
 _PATIENCE_S = 30.0
 
@@ -41,6 +44,7 @@ def read_source(
     `starting` says nothing are read from their earliest record.
     """
     options = {
+        "kafka.max.poll.records": _RECORDS_PER_POLL,
         **properties.for_spark(source.bootstrap),
         "kafka.isolation.level": "read_committed",
         "subscribe": ",".join(source.topics),

@@ -195,9 +195,21 @@ def _genuine(makers: Any) -> Any:
 
 def _without(rows: DataFrame, duplicates: Mapping[Place, Ints]) -> DataFrame:
     """The rows at other offsets."""
-    ranges = [found for place, offsets in sorted(duplicates.items()) for found in _ranges(place, offsets)]
-    if len(ranges) <= _FEW_RANGES:
-        return rows.filter(~reduce(lambda one, other: one | other, map(_lies_in, ranges)))
+    import numpy as np
+
+    breaks = {place: np.flatnonzero(np.diff(offsets) != 1) + 1 for place, offsets in duplicates.items()}
+    if sum(map(len, breaks.values())) + len(breaks) > _FEW_RANGES:
+        return _without_table(rows, duplicates)
+    ranges = [
+        Range(*place, int(part[0]), int(part[-1]) + 1)
+        for place, offsets in sorted(duplicates.items())
+        for part in np.split(offsets, breaks[place])
+    ]
+    return rows.filter(~reduce(lambda one, other: one | other, map(_lies_in, ranges)))
+
+
+def _without_table(rows: DataFrame, duplicates: Mapping[Place, Ints]) -> DataFrame:
+    """The same, for many: every task gets them as a table. The rows stay in their partitions."""
     import numpy as np
     import pyarrow as pa
     from pyspark.sql import functions as sf
@@ -212,15 +224,6 @@ def _without(rows: DataFrame, duplicates: Mapping[Place, Ints]) -> DataFrame:
     )
     spoilt = sf.broadcast(rows.sparkSession.createDataFrame(table))
     return rows.join(spoilt, ["topic", "partition", "offset"], "left_anti").select(*rows.columns)
-
-
-def _ranges(place: Place, offsets: Ints) -> Iterator[Range]:
-    """Sorted offsets as ranges without a hole."""
-    import numpy as np
-
-    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
-    for part in np.split(offsets, breaks):
-        yield Range(*place, int(part[0]), int(part[-1]) + 1)
 
 
 def _lies_in(found: Range) -> Column:
