@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ERROR_CLASS = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _STATE = re.compile(r"\s*SQLSTATE: \w+")
 _PLACE = re.compile(r"[;(]?\s*\(?line (\d+),? pos \d+\)?;?")
-_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j.clientserver")
 
 
 class Problem(NamedTuple):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gapless.errors import GaplessError
 from gapless.jars import jar_paths
 from gapless.java import find_java
+from gapless.pipeline.failures import cause_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,4 +85,10 @@ def spark_session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise SparkMissing(f"Spark cannot be started with master {master}: {cause_of(error)}") from None
