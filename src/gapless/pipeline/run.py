@@ -9,14 +9,16 @@ failure is one `GaplessError`; what was written stays, and the next run goes on 
 
 from __future__ import annotations
 
-import json
+import logging
 import re
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from gapless.errors import GaplessError, UsageError
+from gapless.errors import GaplessError, InvariantViolated, Unreachable
 from gapless.pipeline.batches import BatchRunner, DefinedSink
+from gapless.pipeline.belonging import claim, cluster_of
+from gapless.pipeline.complaints import unsaid
 from gapless.pipeline.dedup import IntervalDedup, drop_within
 from gapless.pipeline.failures import explain
 from gapless.pipeline.folder import CheckpointFolder
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
     from gapless.pipeline.definition import Definition
 
-_OWNER_FILE = "pipeline.json"
+_logger = logging.getLogger("gapless.pipeline")
 _LOOK_S = 0.1
 _IDLE_EVERY_S = 60.0
 _LET_SPARK_COMMIT_S = 10.0
@@ -74,8 +76,11 @@ class Pipeline:
         """Carry records until told to stop; with `once`, until all that is there now is carried."""
         once = self._definition.trigger.once if once is None else once
         try:
-            self._run(once, on_progress or (lambda progress: None))
+            with unsaid():
+                self._run(once, on_progress or (lambda progress: None))
         except GaplessError:
+            raise
+        except (BrokenPipeError, InvariantViolated):  # our reader has had enough; a bug keeps its traceback
             raise
         except Exception as error:
             raise explain(error) from error
@@ -87,10 +92,10 @@ class Pipeline:
         definition = self._definition
         spark = self._spark or session_for(definition)
         folder = CheckpointFolder(spark, definition.checkpoint)
-        _claim(folder, definition)
         properties = client_properties(definition.kafka)
         sinks = [(each, make_sink(definition, each)) for _, each in definition.all_sinks()]
         reading = properties.for_librdkafka(definition.source.bootstrap)
+        claim(folder, definition, cluster_of(reading, list(definition.source.topics)))
         group = SourceGroup(reading, definition.group, definition.source.topics)
         try:
             for settings, sink in sinks:
@@ -144,7 +149,11 @@ class Pipeline:
                     self._failure = error
                     raise
                 self._last_batch = number
-            on_progress(progress)
+            try:
+                on_progress(progress)
+            except BaseException as error:
+                self._failure = error
+                raise
 
         return batch
 
@@ -154,11 +163,12 @@ class Pipeline:
             while not self._ended(query):
                 if self._stop.is_set():
                     self._finish(query)
+                    if self._failure is not None and not isinstance(self._failure, _Stopped):
+                        raise self._failure
                     return
                 if time.monotonic() - idle_s > _IDLE_EVERY_S and self._batch_lock.acquire(blocking=False):
                     try:
-                        for each in [*runner.sinks, *filter(None, [runner.dead_letters])]:
-                            each.sink.idle()
+                        _idle(runner)
                     finally:
                         self._batch_lock.release()
                     idle_s = time.monotonic()
@@ -190,6 +200,15 @@ class Pipeline:
             time.sleep(_LOOK_S)
 
 
+def _idle(runner: BatchRunner) -> None:
+    """Who has nothing to write need not stop because a sink is away: the next batch will tell."""
+    for each in [*runner.sinks, *filter(None, [runner.dead_letters])]:
+        try:
+            each.sink.idle()
+        except Unreachable as error:
+            _logger.warning("sink %s cannot keep its markers alive now: %s", each.settings.name, error)
+
+
 def session_for(definition: Definition) -> SparkSession:
     """The Spark session that a definition asks for."""
     return spark_session(
@@ -203,18 +222,6 @@ def _with_retries(master: str) -> str:
     """On this machine alone Spark gives up a job at the first failed task, unless told otherwise."""
     found = _LOCAL_MASTER.fullmatch(master)
     return master if found is None else f"local[{found[1] or 1},{_TASK_ATTEMPTS}]"
-
-
-def _claim(folder: CheckpointFolder, definition: Definition) -> None:
-    """A checkpoint belongs to one pipeline: under another name its markers would not be found."""
-    data = folder.read(_OWNER_FILE)
-    if data is None:
-        folder.write(_OWNER_FILE, json.dumps({"name": definition.name}).encode())
-    elif (owner := json.loads(data)["name"]) != definition.name:
-        raise UsageError(
-            f"the checkpoint {definition.checkpoint} belongs to the pipeline {owner!r}, not to "
-            f"{definition.name!r}: give this one a checkpoint of its own, or its old name back"
-        )
 
 
 def _by_identity(definition: Definition) -> bool:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from gapless.pipeline.sinks.port import SinkContext
 
-_BEGUN_FILE = "begun"
+BEGUN_FILE = "begun"
 SEVERAL = "several rows of one batch have the same key"
 NO_KEY = "a row has no value in a column of the key"
 
 
 def must_write(context: SinkContext, number: int, last: int | None) -> bool:
     """Whether the batch is not in the sink, whose last one is `last`; notes that it is begun."""
-    data = context.folder.read(context.file(_BEGUN_FILE))
+    data = context.folder.read(context.file(BEGUN_FILE))
     begun = None if data is None else int(data)
     if last is not None and (number < last or (number == last and begun != number)):
         raise MarkerMismatch(
@@ -40,7 +40,7 @@ def must_write(context: SinkContext, number: int, last: int | None) -> bool:
             "the sink lost what was committed (deleted, or a restored backup?)"
         )
     if begun != number:
-        context.folder.write(context.file(_BEGUN_FILE), str(number).encode())
+        context.folder.write(context.file(BEGUN_FILE), str(number).encode())
     return True
 
 
