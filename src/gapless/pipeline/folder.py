@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -80,6 +81,23 @@ class CheckpointFolder:
             raise
         stream.close()
 
+    def write_once(self, name: str, data: bytes) -> None:
+        """Make the file, all or nothing, unless there is one: then that stays, and nothing happens."""
+        if self._local is not None:
+            _replace(self._local / name, data, only_new=True)
+            return
+        from py4j.protocol import Py4JJavaError
+
+        path = self._path(name)
+        self._file_system.mkdirs(path.getParent())
+        try:
+            stream = self._files.createAtomic(path, False)
+            stream.write(data)
+            stream.close()
+        except Py4JJavaError:
+            if not self._file_system.exists(path):
+                raise
+
     def names(self, folder: str) -> list[str]:
         """The names of the files in a folder of this one, sorted; none if there is no such folder."""
         path = self._path(folder)
@@ -100,8 +118,11 @@ class CheckpointFolder:
         return self._jvm.org.apache.hadoop.fs.Path(self.location(name) if name else self._root)
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """After a power cut there is the old file or the new one, and after the return it is the new one."""
+def _replace(path: Path, data: bytes, *, only_new: bool = False) -> None:
+    """After a power cut there is the old file or the new one, and after the return it is the new one.
+
+    With `only_new` an old one stays.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -109,7 +130,11 @@ def _replace(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        unfinished.replace(path)
+        if only_new:
+            with suppress(FileExistsError):
+                path.hardlink_to(unfinished)
+        else:
+            unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)

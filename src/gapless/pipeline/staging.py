@@ -1,13 +1,20 @@
 """Freezes what a batch gave, so that its repetition gives the same whatever the transform would say now.
 
-The result is written as Parquet under the batch's number, beside the checkpoint, before any sink sees it; a
-repeated batch finds it there. It costs one more write and read of every row, and allows transforms that
-draw random numbers, ask for the time or join something that changes.
+The result is written as Parquet beside the checkpoint before any sink sees it, each attempt into a folder of
+its own. When all of it is there, a note under the batch's number names the folder, and the rows' schema: the
+first attempt to leave one counts, for good, even if two drivers run at once. A repeated batch takes the rows
+from there. It costs one more write and read of every row, and allows transforms that draw random numbers, ask
+for the time or join something that changes.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import secrets
 from typing import TYPE_CHECKING
+
+from gapless.errors import GaplessError, InvariantViolated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -15,8 +22,11 @@ if TYPE_CHECKING:
     from gapless.pipeline.folder import CheckpointFolder
 
 _STAGED = "staged"
-# Written by Spark when all files of a table are there.
-_COMPLETE = "_SUCCESS"
+_NUMBER = re.compile(r"(\d+)(?:-[0-9a-f]+|\.json)")
+
+
+class StagedUnreadable(GaplessError):
+    """What a batch gave cannot be read again."""
 
 
 class Staging:
@@ -27,19 +37,35 @@ class Staging:
 
     def freeze(self, rows: DataFrame, number: int) -> DataFrame:
         """The rows as they were when the batch was first made."""
-        name = f"{_STAGED}/{number}"
-        where = self._folder.location(name)
-        if self._folder.read(f"{name}/{_COMPLETE}") is None:
-            rows.write.mode("overwrite").parquet(where)
+        note = f"{_STAGED}/{number}.json"
+        known = self._folder.read(note)
+        if known is None:
+            attempt = f"{number}-{secrets.token_hex(4)}"
+            rows.write.parquet(self._folder.location(f"{_STAGED}/{attempt}"))
+            told = {"folder": attempt, "schema": rows.schema.jsonValue()}
+            self._folder.write_once(note, json.dumps(told).encode())
+            known = self._folder.read(note)
+            if known is None:
+                raise InvariantViolated(f"{note} was written and is not there")
         self._forget_before(number - 1)
-        return _read(rows.sparkSession, where, rows)
+        return self._frozen(rows.sparkSession, known, note)
+
+    def _frozen(self, spark: SparkSession, known: bytes, note: str) -> DataFrame:
+        from pyspark.sql.types import StructType
+
+        try:
+            told = json.loads(known)
+            where = self._folder.location(f"{_STAGED}/{told['folder']}")
+            schema = StructType.fromJson(told["schema"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StagedUnreadable(
+                f"gapless/{note} of the checkpoint cannot be read ({error}): bring the whole checkpoint back"
+            ) from None
+        # Not the schema of today's transform: columns that it calls otherwise would come out empty.
+        return spark.read.schema(schema).parquet(where)
 
     def _forget_before(self, number: int) -> None:
         for name in self._folder.names(_STAGED):
-            if int(name) < number:
+            found = _NUMBER.fullmatch(name)
+            if found is not None and int(found[1]) < number:
                 self._folder.delete(f"{_STAGED}/{name}")
-
-
-def _read(spark: SparkSession, where: str, like: DataFrame) -> DataFrame:
-    # The schema is known: inferring it would open a file for each batch.
-    return spark.read.schema(like.schema).parquet(where)
