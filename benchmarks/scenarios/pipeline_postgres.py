@@ -2,10 +2,10 @@
 
     python -m benchmarks.scenarios.pipeline_postgres [--rows N] [--rounds N] [--quick] [--out FILE]
 
-The same Spark session writes the same rows, which are in its memory, into an empty table; rounds alternate.
-The JDBC writer runs as it comes, with a batch size of 10,000, and with that and the driver's rewriting of
-inserts, which is the fastest it can do. Ours shuffles the rows, which it need not do when they come straight
-from a topic. The server syncs to disk. CPU is that of Spark with its Python workers, and that of the server.
+The same Spark session writes the same rows into an empty table; rounds alternate. The rows are those of a
+topic as a pipeline with several sinks has them: read before, and kept in memory. The JDBC writer runs as it
+comes, with a batch size of 10,000, and with that and the driver's rewriting of inserts, which is the fastest
+it can do. The server syncs to disk. CPU is that of Spark with its Python workers, and that of the server.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
@@ -33,6 +35,7 @@ from gapless.pipeline import spark_session
 from gapless.pipeline.folder import CheckpointFolder
 from gapless.pipeline.sinks.port import Batch, SinkContext
 from gapless.pipeline.sinks.postgres import PostgresSink
+from gapless.testing.broker import EmbeddedBroker
 from gapless.testing.postgres import USER, Postgres
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ PARTITIONS = 2
 # With id, amount and at about a hundred bytes.
 _VALUE_BYTES = 76
 _TICKS_PER_S = 100
+_TOPIC = "rows"
 _DURABLE = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "128MB", "max_wal_size": "4GB"}
 _TABLE = "CREATE TABLE out (id bigint, amount float8, at timestamptz, value text)"
 _MODULE = "benchmarks.scenarios.pipeline_postgres"
@@ -64,14 +68,13 @@ class Measured:
 class Bench:
     """A server, a Spark session, and rows in its memory."""
 
-    def __init__(self, server: Postgres, spark: SparkSession, folder: Path, count: int) -> None:
+    def __init__(self, server: Postgres, spark: SparkSession, rows: DataFrame, folder: Path) -> None:
         self._server = server
         self._spark = spark
         self._folder = folder
-        self._count = count
         self._runs = 0
-        self._rows = _rows(spark, count).cache()
-        self._rows.count()
+        self._rows = rows.cache()
+        self._count = rows.count()
 
     def run(self, contender: str) -> tuple[float, float, float]:
         """Everything once: seconds, CPU seconds of Spark, CPU seconds of the server."""
@@ -113,13 +116,33 @@ class Bench:
             raise GaplessError(f"{contender} wrote {found[0]} rows, {found[1]} of {self._count} ids")
 
 
-def _rows(spark: SparkSession, count: int) -> DataFrame:
-    return spark.range(0, count, numPartitions=PARTITIONS).selectExpr(
-        "id",
-        "id / 7 AS amount",
-        "timestamp_micros(1700000000000000 + id * 1000) AS at",
-        f"rpad(sha2(CAST(id AS STRING), 256), {_VALUE_BYTES}, 'x') AS value",
+def _rows(spark: SparkSession, bootstrap: str, count: int) -> DataFrame:
+    """A topic as a batch of a stream reads it, so that each task's rows are those of one partition."""
+    ends = {partition: len(range(partition, count, PARTITIONS)) for partition in range(PARTITIONS)}
+    records = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", _TOPIC)
+        .option("startingOffsets", json.dumps({_TOPIC: dict.fromkeys(ends, 0)}))
+        .option("endingOffsets", json.dumps({_TOPIC: ends}))
     )
+    return records.load().selectExpr(
+        f"offset * {PARTITIONS} + partition AS id",
+        "offset / 7 AS amount",
+        "timestamp AS at",
+        "string(value) AS value",
+    )
+
+
+def _fill(bootstrap: str, count: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+    admin.create_topics([NewTopic(_TOPIC, PARTITIONS, 1)])[_TOPIC].result(30)
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "log_level": 3})
+    for index in range(count):
+        producer.produce(_TOPIC, f"{index:x}".rjust(_VALUE_BYTES, "x"), partition=index % PARTITIONS)
+        if index % 50_000 == 0:
+            producer.flush()
+    producer.flush()
 
 
 def _tree_cpu_s(root: int) -> float:
@@ -142,9 +165,16 @@ def _tree_cpu_s(root: int) -> float:
 def measure(count: int, rounds: int, say: Callable[[str], None]) -> list[Measured]:
     """All contenders in turn, each once to warm up."""
     found = {contender: Measured(contender) for contender in CONTENDERS}
-    with Postgres(_DURABLE) as server, tempfile.TemporaryDirectory(prefix="gapless-postgres-") as folder:
-        spark = spark_session("gapless-bench", config={"spark.sql.shuffle.partitions": str(PARTITIONS)})
-        bench = Bench(server, spark, Path(folder), count)
+    with (
+        EmbeddedBroker() as broker,
+        Postgres(_DURABLE) as server,
+        tempfile.TemporaryDirectory(prefix="gapless-postgres-") as folder,
+    ):
+        _fill(broker.bootstrap, count)
+        # Without the first, a batch reads a topic in an older way than a stream does.
+        settings = {"spark.sql.sources.useV1SourceList": "", "spark.sql.adaptive.enabled": "false"}
+        spark = spark_session("gapless-bench", config=settings)
+        bench = Bench(server, spark, _rows(spark, broker.bootstrap, count), Path(folder))
         for contender in CONTENDERS:
             bench.run(contender)
         for round_number in range(rounds):

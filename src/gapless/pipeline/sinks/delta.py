@@ -201,17 +201,20 @@ class DeltaSink:
         return {str(name): int(version) for name, version in found.items()}
 
     def _commit_info(self, spark: SparkSession, version: int) -> dict[str, Any]:
-        """What a commit says about itself, which is its first line. The rest of it may be long."""
+        """What a commit says about itself: its first line, as a rule. The rest of it may be long."""
         jvm = cast("Any", spark._jvm)
         log_path = self._log(spark).logPath()
         path = jvm.org.apache.hadoop.fs.Path(log_path, f"{version:020d}.json")
         files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
         reader = jvm.java.io.BufferedReader(jvm.java.io.InputStreamReader(files.open(path), "UTF-8"))
         try:
-            first = json.loads(reader.readLine())
+            while (line := reader.readLine()) is not None:
+                action = json.loads(line)
+                if "commitInfo" in action:
+                    return dict(action["commitInfo"])
         finally:
             reader.close()
-        return dict(first.get("commitInfo", {}))
+        return {}
 
 
 def _transaction_name(context: SinkContext) -> str:
