@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,8 @@ def test_order_is_kept_for_each_key(
 def test_all_that_a_record_can_have(spark: SparkSession, output: str, tmp_path: Path) -> None:
     """Keys and values as text or bytes or none, headers, partitions, timestamps, several topics."""
     topics = [new_topic(output, 3) for _ in range(2)]
-    when = datetime(2024, 5, 6, 7, 8, 9, 123_000, tzinfo=UTC)
+    # Not older than what retention keeps.
+    when = datetime.now(UTC).replace(microsecond=123_000) - timedelta(hours=1)
     columns = (
         "key string, value binary, topic string, partition int, timestamp timestamp, "
         "headers array<struct<key:string,value:binary>>"
