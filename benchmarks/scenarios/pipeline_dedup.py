@@ -6,7 +6,8 @@
 Both read the same topic of an embedded broker in micro-batches, know records by their identity headers, and
 count what is left and its bytes. The records come from many sources in turn; at times a few hundred come
 again, as after a producer's crash, and the count must be right. Spark keeps what it has seen in one of its
-two state stores, in memory (its default) or in RocksDB, and the rate is compared with both. Its watermark is long enough to forget nothing meanwhile.
+two state stores, in memory (its default) or in RocksDB (for what memory cannot hold); the rate is compared
+with both. Its watermark is long enough to forget nothing meanwhile.
 
 Rates are those of whole queries over `--rate-records`, rounds alternate, CPU is that of Spark with its Python
 workers. Then `--records` are read once by each that can hold them, and what they keep on disk is compared:

@@ -25,7 +25,7 @@ COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers
 GROUP_PREFIX = "gapless.source"
 """How the groups begin under which Spark reads: for clusters that allow groups by their names."""
 # After every poll Spark asks the broker for both ends of the partition, and loses what else it had fetched.
-# With the client's usual 500 records to a poll that is a good part of all work, so a poll takes a whole fetch.
+# With the client's usual 500 records to a poll that is a good part of the work: here it takes a whole fetch.
 _RECORDS_PER_POLL = "100000"
 _EARLIEST = -2  # as Kafka's protocol and Spark's options have it
 _PATIENCE_S = 30.0
