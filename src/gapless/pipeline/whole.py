@@ -18,6 +18,9 @@ from gapless.errors import GaplessError, InvariantViolated
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
+_END_OF_TASK = b"\xff\xff\xff\xfc"
+"""What Spark says when it has sent all that a task needs (its SpecialLengths.END_OF_STREAM)."""
+
 
 class InputCutOff(GaplessError):
     """What should have given the task its rows has failed. Nothing of the task's rows may be committed."""
@@ -28,10 +31,10 @@ def whole(record_batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
     connection = _connection_to_spark()
     yield from record_batches
     try:
-        goes_on = bool(connection.peek(1))
+        next_word = connection.peek(1)[: len(_END_OF_TASK)]
     except OSError as error:
         raise InputCutOff(f"the task's rows are incomplete, Spark has gone: {error}") from error
-    if not goes_on:
+    if not next_word or not _END_OF_TASK.startswith(next_word):
         raise InputCutOff("the task's rows are incomplete: what makes them has failed, or was killed")
 
 

@@ -39,19 +39,31 @@ def new_case(spark: SparkSession, bootstrap: str, tmp_path: Path) -> NewCase:
 @pytest.mark.parametrize("tasks", [None, 2])
 def test_a_batch_that_is_repeated_by_hand_writes_nothing(new_case: NewCase, tasks: int | None) -> None:
     """Also where its rows are more than fit between Spark and a worker that does not read them."""
-    case = new_case(records=20_000, padding=1_000, tasks=tasks)
-    assert case.sink.write(case.batch(0, 0, 10_000)) == Written(20_000, repeated=False)
-    for _ in range(2):
-        assert case.sink.write(case.batch(0, 0, 10_000)) == Written(0, repeated=True)
-        assert case.opened().write(case.batch(0, 0, 10_000)) == Written(0, repeated=True)
-    assert case.written() == list(range(20_000))
+    case = new_case(records=4_000, padding=2_000, tasks=tasks)
+    assert case.sink.write(case.batch(0, 0, 2_000)) == Written(4_000, repeated=False)
+    assert case.sink.write(case.batch(0, 0, 2_000)) == Written(0, repeated=True)
+    assert case.opened().write(case.batch(0, 0, 2_000)) == Written(0, repeated=True)
+    assert case.written() == list(range(4_000))
 
 
-@pytest.mark.parametrize("tasks", [None, 2])
+@pytest.mark.parametrize(
+    ("cluster", "tasks"),
+    [
+        ("bootstrap", None),
+        ("bootstrap", 2),
+        pytest.param("apache_of_session", None, marks=pytest.mark.apache),
+    ],
+)
 def test_workers_that_die_at_any_moment(
-    spark: SparkSession, bootstrap: str, output: str, tmp_path: Path, tasks: int | None
+    spark: SparkSession,
+    bootstrap: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    cluster: str,
+    tasks: int | None,
 ) -> None:
     """C8: one of two tasks dies in each batch, the batch comes again, and every record is there once."""
+    output = request.getfixturevalue(cluster)
     case = Case(spark, bootstrap, output, tmp_path, records=2_000, tasks=tasks)
     case.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 20)
     for number, moment in enumerate(MOMENTS):

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from gapless.pipeline.sinks.kafka import KafkaSink
 from gapless.pipeline.sinks.kafka import writer as writers
 from gapless.pipeline.sinks.kafka.clients import Target
 from gapless.pipeline.sinks.kafka.cluster import ensure_ledger, read_markers
@@ -24,7 +25,9 @@ from gapless.pipeline.sinks.port import SinkRefused
 from gapless.pipeline.slots import MarkerMismatch, Mode, Slot
 from gapless.pipeline.tasks import Done, RowRefused
 from gapless.pipeline.whole import InputCutOff
+from gapless.testing.broker import EmbeddedBroker
 from tests.pipeline.sinks.kafka.helpers import committed_values, new_topic, read_all
+from tests.pipeline.sinks.kafka.idling import context
 
 pytestmark = pytest.mark.timeout(120)
 _numbers = itertools.count()
@@ -283,3 +286,17 @@ def test_a_worker_keeps_only_so_many_producers(bootstrap: str, monkeypatch: pyte
     for slot in slots:
         stage.writer.write(slot, iter([]))
     assert len(writers._kept) == writers.MAX_KEPT
+
+
+def test_keeping_alive_waits_for_a_better_time_when_the_cluster_is_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """There are days left: a pipeline does not stop for it."""
+    with EmbeddedBroker() as broker:
+        sink = KafkaSink(broker.bootstrap, "out", keep_alive_s=0.0)
+        sink.open(context("kept-through-an-outage"))
+        broker.kill()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("gapless.pipeline.sinks.kafka.cluster._REQUEST_S", 1.0)
+            sink.idle()
+    assert "could not be kept alive, and will be later" in caplog.text

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gapless.errors import InvariantViolated
+from gapless.errors import InvariantViolated, Unreachable
 from gapless.pipeline.sinks.kafka.changes import change_marker
 from gapless.pipeline.sinks.kafka.clients import Target
 from gapless.pipeline.sinks.kafka.cluster import check_cluster, delete_markers, ensure_ledger, read_markers
@@ -33,6 +33,7 @@ TRANSACTION_TIMEOUT_MS = 300_000
 """Long enough for a task's share of a large batch; below the 15 minutes that brokers allow by default."""
 KEEP_ALIVE_S = 86_400.0
 _MIN_TRANSACTION_TIMEOUT_MS = 1_000
+_LOOK_AGAIN_S = 60.0
 
 
 class KafkaSink:
@@ -107,17 +108,24 @@ class KafkaSink:
         """Commit again what was not committed for a day: clusters forget offsets after a week."""
         if self._context is None or time.monotonic() < self._look_at:
             return
-        self._look_at = time.monotonic() + self._keep_alive_s / 2
         prefix = marker_prefix(self._context.pipeline, self._context.sink)
+        try:
+            self._renew(prefix)
+            self._look_at = time.monotonic() + self._keep_alive_s / 2
+        except Unreachable as error:  # there are days left for it
+            self._look_at = time.monotonic() + _LOOK_AGAIN_S
+            log.warning("the markers of %s could not be kept alive, and will be later: %s", prefix, error)
+
+    def _renew(self, prefix: str) -> None:
         too_old_ms = now_ms() - int(self._keep_alive_s * 1000)
 
-        def renew(found: Marker | None, instance: str) -> Marker | None:
+        def renewed(found: Marker | None, instance: str) -> Marker | None:
             # Another producer's name: whoever keeps one for this slot must see that it has been fenced.
             return None if found is None else found._replace(instance=instance, at_ms=now_ms())
 
         for slot, marker in read_markers(self._target, prefix).items():
             if marker.at_ms <= too_old_ms:
-                change_marker(self._target, prefix + slot, renew)
+                change_marker(self._target, prefix + slot, renewed)
 
     def close(self) -> None:
         """Workers keep their producers until Spark ends them."""
