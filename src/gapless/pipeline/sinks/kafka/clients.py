@@ -61,6 +61,8 @@ class Target:
             "queue.buffering.max.kbytes": 131_072,
             # As Java's producers do, and so Spark's own sink: a key comes to the same partition.
             "partitioner": "murmur2_random",
+            # Without one, `poll` raises what the next call into the transaction tells anyway.
+            "error_cb": _leave_it,
             **_quiet(self.properties),
             "bootstrap.servers": self.bootstrap,
             "transactional.id": transactional_id,
@@ -90,6 +92,10 @@ class Target:
             if name in _CONNECTION_NAMES or name.startswith(_CONNECTION)
         }
         return {**_quiet(needed), "bootstrap.servers": self.bootstrap}
+
+
+def _leave_it(_error: KafkaError) -> None:
+    pass
 
 
 def _quiet(properties: Mapping[str, Any]) -> dict[str, Any]:
