@@ -19,7 +19,8 @@ from tests.pipeline.sinks.kafka.helpers import wait_for
 from tests.pipeline.sinks.kafka.idling import Idling
 
 KILLS = int(os.environ.get("GAPLESS_KILLS", "10"))
-KILLS_ON_APACHE = max(2, KILLS // 5)
+"""In all; a fifth of them on Apache Kafka."""
+KILLS_ON_APACHE = max(1, KILLS // 5)
 RECORDS_PER_RUN = 600
 START_S = 90.0
 
@@ -27,7 +28,7 @@ START_S = 90.0
 @pytest.mark.spark
 @pytest.mark.timeout(200 + 40 * KILLS)
 def test_a_driver_killed_at_random_moments(bootstrap: str, tmp_path: Path, require_spark: None) -> None:
-    kill_often(bootstrap, tmp_path, KILLS)
+    kill_often(bootstrap, tmp_path, KILLS - KILLS_ON_APACHE)
 
 
 @pytest.mark.spark

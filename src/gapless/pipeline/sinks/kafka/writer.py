@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MAX_KEPT = 16
 """Producers that a worker process keeps; each has some threads."""
-_QUICK_LOOK_S = 0.5
+_LOOK_S = 0.5
 _LOOK_AGAIN_S = 0.1
 _OTHER_S = 5.0
 """What another attempt is given for its commit, beside the time that we needed for ours."""
@@ -106,13 +106,14 @@ class KafkaWriter:
         first: list[RecordBatch] = []
         while True:
             claim = self._claim(slot)
-            if self._judge(slot, claim.marker) is Verdict.SKIP:
-                self._keep(slot, claim)
-                return Done(slot.name, 0, skipped=True, seconds=0.0)
-            # What makes the rows may take long until it gives the first: not in an open transaction.
-            first = first or list(itertools.islice(rows, 1))
             began = time.monotonic()
             try:
+                if self._judge(slot, claim.marker) is Verdict.SKIP:
+                    self._keep(slot, claim)
+                    return Done(slot.name, 0, skipped=True, seconds=0.0)
+                # What makes the rows may take long until it gives the first: not in an open transaction.
+                first = first or list(itertools.islice(rows, 1))
+                began = time.monotonic()
                 self._begin(claim, slot)
                 count = self._fill(claim, itertools.chain(first, rows))
                 self._commit(claim)
@@ -171,7 +172,7 @@ class KafkaWriter:
     def _is_ours(kept: Claim) -> bool:
         """Nobody has written since this producer did."""
         try:
-            kept.marker = kept.register.read(_QUICK_LOOK_S)
+            kept.marker = kept.register.read(_LOOK_S)
         except KafkaException:
             return False  # it may be that somebody's transaction is open: a new producer will end it
         return kept.marker is not None and kept.marker.instance == kept.sender.instance
@@ -193,13 +194,15 @@ class KafkaWriter:
         give_up_at = time.monotonic() + patience_s
         try:
             while True:
-                if self._judge(slot, claim.register.read(timeout_s)) is Verdict.SKIP:
+                left_s = max(_LOOK_S, give_up_at - time.monotonic())
+                if self._judge(slot, claim.register.read(left_s)) is Verdict.SKIP:
                     return Done(slot.name, 0, skipped=True, seconds=open_s)
                 if time.monotonic() >= give_up_at:
                     raise TransactionLost(f"{error} (open for {open_s:.1f} s of {timeout_s:g} s)") from error
                 time.sleep(_LOOK_AGAIN_S)
         except KafkaException as unread:
-            raise TransactionLost(f"{error}; then its marker could not be read: {unread}") from error
+            why = unread.args[0].str()
+            raise TransactionLost(f"{error}; then its marker could not be read: {why}") from error
         finally:
             claim.register.close()
 
@@ -207,9 +210,8 @@ class KafkaWriter:
         """Fence ourselves: then the commit has either happened or never will, and the marker tells."""
         claim.give_up()
         decided = self._claim(slot)
-        verdict = self._judge(slot, decided.marker)
         self._keep(slot, decided)
-        if verdict is Verdict.SKIP:
+        if self._judge(slot, decided.marker) is Verdict.SKIP:
             return Done(slot.name, 0, skipped=True, seconds=0.0)
         raise TransactionLost(f"{error}; it is not") from error
 
