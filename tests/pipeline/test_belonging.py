@@ -158,6 +158,19 @@ def test_a_record_is_not_judged_in_two_ways_in_one_batch(files: Files, begun: di
     start(files, json_now)
 
 
+def test_what_spark_remembers_is_of_one_kind_from_the_beginning(files: Files) -> None:
+    within = '[dedup]\nby = "key"\nwatermark = "10 minutes"\n'
+    with pytest.raises(GaplessError, match="a part of the checkpoint: leave it as it was"):
+        start(files, definition(("orders", "more"), source=within))
+    start(files, definition(("orders", "more"), source='[dedup]\nby = "identity"'))
+    new = Files()
+    start(new, definition(source=within))
+    new.finish(0, {"orders": 1})
+    start(new, definition(source=within.replace("10", "20")))
+    with pytest.raises(GaplessError, match="a part of the checkpoint"):
+        start(new, definition(source=within.replace("key", "hash")))
+
+
 @pytest.mark.parametrize("garbled", [b"", b"{", b"[]", b'"p"', b'{"nome": "p"}', b"\xff"])
 def test_a_garbled_note_is_told_in_one_line(files: Files, garbled: bytes) -> None:
     files.write(NOTE, garbled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -30,14 +31,19 @@ class Broken(GaplessError):
 
 @pytest.fixture
 def define(bootstrap: str, topic: str, tmp_path: Path) -> Define:
-    def make(sql: str = "SELECT offset FROM records", more: str = TWO_SINKS, source: str = "") -> Definition:
+    def make(
+        sql: str = "SELECT offset FROM records",
+        more: str = TWO_SINKS,
+        source: str = "",
+        value: str = "text",
+    ) -> Definition:
         text = f"""\
 name = "run"
 checkpoint = "checkpoint"
 [source]
 bootstrap = "{bootstrap}"
 topics = ["{topic}"]
-value = "text"
+value = "{value}"
 {source}
 [transform]
 sql = "{sql}"
@@ -187,6 +193,20 @@ def test_what_fails_in_a_task_is_one_line(
     assert said == []
 
 
+def test_an_unreadable_record_is_not_hidden_by_a_transform_that_would_leave_it_out(
+    define: Define, run: Callable[[Definition], list[Progress]], send: Callable[[range], None]
+) -> None:
+    """Numbers are JSON, but no objects: without dead letters the first one stops the pipeline."""
+    send(range(4))
+    json = define(
+        "SELECT amount FROM records WHERE amount > 0 AND value IS NULL",
+        source='schema = "amount DOUBLE"',
+        value="json",
+    )
+    with pytest.raises(GaplessError, match=r"-[01], offset 0: the value is not one JSON object"):
+        run(json)
+
+
 def test_a_checkpoint_has_one_pipeline_at_a_time(
     spark: SparkSession, define: Define, send: Callable[[range], None]
 ) -> None:
@@ -202,7 +222,7 @@ def test_a_checkpoint_has_one_pipeline_at_a_time(
     Pipeline(define(), spark=spark).run(once=True, on_progress=start_another)
     assert len(errors) == 1
     assert "\n" not in str(errors[0])
-    assert "stop that first" in str(errors[0])
+    assert f"process {os.getpid()} runs a pipeline with the checkpoint" in str(errors[0])
 
 
 def test_a_checkpoint_that_cannot_be_used_is_told(

@@ -58,6 +58,8 @@ class _Note:
     """Those that were taken out of the definition, and the last batch that was done then."""
     reading: str = ""
     """How values are read: tells apart what is a dead letter."""
+    remembered: str | None = None
+    """By what Spark remembers records for a while; nothing if it does not. None: not known."""
 
 
 def claim(folder: CheckpointFolder, definition: Definition, cluster: Cluster) -> None:
@@ -73,6 +75,7 @@ def claim(folder: CheckpointFolder, definition: Definition, cluster: Cluster) ->
     _look_at_topics(note, folder, definition, cluster)
     _look_at_sinks(note, folder, definition)
     _look_at_reading(note, folder, definition)
+    _look_at_memory(note, folder, definition)
     new = json.dumps(asdict(note), sort_keys=True).encode()
     if new != data:
         folder.write(NOTE, new)
@@ -173,6 +176,19 @@ def _look_at_reading(note: _Note, folder: CheckpointFolder, definition: Definiti
                 "--once), then change it"
             )
     note.reading = reading
+
+
+def _look_at_memory(note: _Note, folder: CheckpointFolder, definition: Definition) -> None:
+    """Spark's memory has to be there from the first batch on, and be of one kind."""
+    dedup = definition.dedup
+    remembered = "" if dedup is None or dedup.by == "identity" else json.dumps(dedup.by)
+    if note.remembered not in {None, remembered} and last_finished(folder) is not None:
+        raise NotItsCheckpoint(
+            f"{definition.at('dedup')}: dedup within a watermark ({note.remembered or 'none until now'}) "
+            "is a part of the checkpoint: leave it as it was, or start a new pipeline with another "
+            "name and checkpoint"
+        )
+    note.remembered = remembered
 
 
 def _sinks(definition: Definition) -> list[str]:

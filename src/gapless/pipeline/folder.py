@@ -114,6 +114,10 @@ class CheckpointFolder:
         """Where a file or folder of this name is, for who writes it by other means."""
         return f"{self._root}/{name}"
 
+    def local_path(self, name: str) -> Path | None:
+        """The same, if it is on a local disk."""
+        return None if self._local is None else self._local / name
+
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self.location(name) if name else self._root)
 

@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gapless.errors import GaplessError, InvariantViolated, Unreachable
+from gapless.pipeline.alone import alone
 from gapless.pipeline.batches import BatchRunner, DefinedSink
 from gapless.pipeline.belonging import claim, cluster_of
 from gapless.pipeline.complaints import unsaid
@@ -75,6 +76,7 @@ class Pipeline:
     def run(self, *, once: bool | None = None, on_progress: OnProgress | None = None) -> None:
         """Carry records until told to stop; with `once`, until all that is there now is carried."""
         once = self._definition.trigger.once if once is None else once
+        self._failure, self._last_batch = None, -1
         try:
             with unsaid():
                 self._run(once, on_progress or (lambda progress: None))
@@ -86,12 +88,19 @@ class Pipeline:
             raise explain(error) from error
 
     def _run(self, once: bool, on_progress: OnProgress) -> None:
+        definition = self._definition
+        spark = self._spark or session_for(definition)
+        folder = CheckpointFolder(spark, definition.checkpoint)
+        with alone(folder, definition.checkpoint):
+            self._run_alone(spark, folder, once, on_progress)
+
+    def _run_alone(
+        self, spark: SparkSession, folder: CheckpointFolder, once: bool, on_progress: OnProgress
+    ) -> None:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         definition = self._definition
-        spark = self._spark or session_for(definition)
-        folder = CheckpointFolder(spark, definition.checkpoint)
         properties = client_properties(definition.kafka)
         sinks = [(each, make_sink(definition, each)) for _, each in definition.all_sinks()]
         reading = properties.for_librdkafka(definition.source.bootstrap)

@@ -128,8 +128,8 @@ def _earlier_plan(context: SinkContext, plan: Plan) -> Plan | None:
     earlier = Plan.from_json(data)
     if earlier.batch > plan.batch:
         raise PlanChanged(
-            f"batch {plan.batch} comes after batch {earlier.batch} was begun: the checkpoint is a mixture of "
-            "older and newer files, bring back all of it"
+            f"batch {plan.batch} comes after batch {earlier.batch} was begun: another process runs with "
+            "this checkpoint (stop it), or it is a mixture of older and newer files (bring all of it back)"
         )
     if earlier.batch == plan.batch and (earlier.mode, earlier.fingerprint) != (plan.mode, plan.fingerprint):
         raise PlanChanged(
