@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from gapless.errors import UsageError
-from gapless.pipeline.dedup import drop_within
+from gapless.pipeline.dedup import bring_up_to_date, drop_within
 from gapless.pipeline.properties import client_properties
 from gapless.pipeline.sections import Source
 from gapless.pipeline.source import COLUMNS, read_source
@@ -98,3 +98,43 @@ def test_a_column_that_is_not_there_is_told(spark: SparkSession, bootstrap: str,
     stream = read_source(spark, Source(bootstrap, [topic]), client_properties())
     with pytest.raises(UsageError, match="there is no column id to compare"):
         drop_within(stream, ["id"], "1 minute")
+
+
+def test_a_batch_that_sinks_have_already_must_still_be_run(
+    spark: SparkSession, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    """As after a crash between the last sink and Spark's note that the batch is done; also run twice."""
+    from pyspark.errors import StreamingQueryException
+
+    came: list[bytes | None] = []
+
+    def keep(rows: DataFrame, number: int) -> None:
+        came.extend(row.key for row in rows.collect())
+
+    def skip(rows: DataFrame, number: int) -> None:
+        """The sink has it."""
+
+    def skip_rightly(rows: DataFrame, number: int) -> None:
+        bring_up_to_date(rows)
+        bring_up_to_date(rows)
+
+    def run(batch: Callable[[DataFrame, int], None]) -> None:
+        source = Source(bootstrap, [topic])
+        run_batches(spark, source, tmp_path, batch, lambda stream: drop_within(stream, "key", "10 minutes"))
+
+    def forget_the_last_commit() -> None:
+        commits = tmp_path / "commits"
+        last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+        for name in (f"{last}", f".{last}.crc"):
+            (commits / name).unlink()
+
+    produced(bootstrap, topic, [(b"a", b"1", NOW_MS)])
+    run(keep)
+    forget_the_last_commit()
+    with pytest.raises(StreamingQueryException):
+        run(skip)
+    forget_the_last_commit()
+    run(skip_rightly)
+    produced(bootstrap, topic, [(b"a", b"2", NOW_MS), (b"b", b"2", NOW_MS)])
+    run(keep)
+    assert came == [b"a", b"b"]

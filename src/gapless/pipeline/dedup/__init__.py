@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from gapless.pipeline.dedup.by_identity import IntervalDedup, Kept
-from gapless.pipeline.dedup.within import drop_within
+from gapless.pipeline.dedup.within import bring_up_to_date, drop_within
 
-__all__ = ["IntervalDedup", "Kept", "drop_within"]
+__all__ = ["IntervalDedup", "Kept", "bring_up_to_date", "drop_within"]
