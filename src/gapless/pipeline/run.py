@@ -20,7 +20,7 @@ from gapless.pipeline.alone import alone
 from gapless.pipeline.batches import BatchRunner, DefinedSink
 from gapless.pipeline.belonging import claim, cluster_of
 from gapless.pipeline.complaints import unsaid
-from gapless.pipeline.dedup import IntervalDedup, drop_within
+from gapless.pipeline.dedup import IntervalDedup, bring_up_to_date, drop_within
 from gapless.pipeline.failures import explain
 from gapless.pipeline.folder import CheckpointFolder
 from gapless.pipeline.lag import SourceGroup
@@ -133,7 +133,7 @@ class Pipeline:
     ) -> StreamingQuery:
         definition = self._definition
         rows = read_source(spark, definition.source, client_properties(definition.kafka))
-        if definition.dedup is not None and not _by_identity(definition):
+        if definition.dedup is not None and _within_a_while(definition):
             rows = drop_within(rows, definition.dedup.by, f"{definition.dedup.watermark_s} seconds")
         writer = (
             rows.writeStream.foreachBatch(self._in_turn(runner, on_progress))
@@ -153,6 +153,9 @@ class Pipeline:
                     if self._stop.is_set():
                         raise _Stopped
                     progress: Progress = runner.run(rows, number)
+                    unread = progress.repeated or progress.rows_in == 0 or runner.staging is not None
+                    if unread and _within_a_while(self._definition):
+                        bring_up_to_date(rows)
                 except BaseException as error:
                     # Spark would give it back as text.
                     self._failure = error
@@ -231,6 +234,11 @@ def _with_retries(master: str) -> str:
     """On this machine alone Spark gives up a job at the first failed task, unless told otherwise."""
     found = _LOCAL_MASTER.fullmatch(master)
     return master if found is None else f"local[{found[1] or 1},{_TASK_ATTEMPTS}]"
+
+
+def _within_a_while(definition: Definition) -> bool:
+    """Whether Spark itself remembers what it has seen."""
+    return definition.dedup is not None and not _by_identity(definition)
 
 
 def _by_identity(definition: Definition) -> bool:
