@@ -76,6 +76,7 @@ class Pipeline:
         self._spark, self._checkpoint = spark, checkpoint
         self.source = Source(bootstrap, [topic])
         self.folder = CheckpointFolder(spark, checkpoint)
+        assert self.folder.id, "made before the first batch, as by every pipeline"
         self.came: list[int] = []
         self.lost: list[Lost] = []
 

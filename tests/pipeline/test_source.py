@@ -127,8 +127,6 @@ def test_a_topic_or_cluster_that_is_not_there_is_told(
         partitions_of(Source(bootstrap, [topic, "missing"]), properties)
     with pytest.raises(UsageError, match=f"names {topic}-7, which does not exist"):
         read_source(spark, Source(bootstrap, [topic], starting={topic: {7: 0}}), properties)
-    with pytest.raises(UsageError, match="not at markers"):
-        read_source(spark, Source(bootstrap, [topic], starting="markers"), properties)
 
 
 def test_a_cluster_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

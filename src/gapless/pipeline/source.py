@@ -78,8 +78,6 @@ def _starting(
 ) -> str:
     wanted = source.starting if given is None else given
     if isinstance(wanted, str):
-        if wanted not in {"earliest", "latest"}:
-            raise UsageError(f"records can start at earliest or latest, or at given offsets, not at {wanted}")
         return wanted
     return starting_offsets(wanted, partitions_of(source, properties))
 
