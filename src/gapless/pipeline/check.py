@@ -10,6 +10,7 @@ is well.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,7 @@ from gapless.errors import ExitCode, GaplessError, Unreachable, UsageError
 from gapless.pipeline.complaints import problem_of, unsaid
 from gapless.pipeline.definition import Definition
 from gapless.pipeline.failures import explain
+from gapless.pipeline.functions import NeedsSpark
 from gapless.pipeline.lending import session_during
 from gapless.pipeline.plans import UnrepeatablePlan, refuse_unrepeatable
 from gapless.pipeline.properties import client_properties
@@ -125,7 +127,8 @@ def _cheap_steps(definition: Definition) -> list[tuple[str, Callable[[], Finding
     clusters = _Clusters(definition)
 
     def transform() -> Findings:
-        Transform(definition)
+        with suppress(NeedsSpark):  # then it is looked at when Spark is there
+            Transform(definition)
         yield Finding("definition", State.OK, _summary(definition))
 
     def spark() -> Findings:

@@ -21,12 +21,17 @@ from gapless.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_NO_SESSION = "SESSION_OR_CONTEXT_NOT_EXISTS"
 _folders: set[Path] = set()
 """Those from which functions were loaded, into this process."""
 
 
 class WrongFunction(UsageError):
     """There is no such function, or it is none that a pipeline can call."""
+
+
+class NeedsSpark(UsageError):
+    """The module can be imported only where Spark runs: it has something like `@udf("string")` at its top."""
 
 
 def load_function(name: str, folder: Path) -> tuple[Callable[[DataFrame], DataFrame], str]:
@@ -73,6 +78,8 @@ def _imported(name: str, folder: Path) -> ModuleType:
             f"cannot import {name}: {error.msg} ({Path(error.filename or name).name}:{error.lineno})"
         ) from None
     except Exception as error:  # noqa: BLE001 - a user's module may raise anything
+        if _NO_SESSION in str(error):
+            raise NeedsSpark(f"{name} can be imported only where Spark runs") from None
         place = raised_at(error, folder)
         raise WrongFunction(f"cannot import {name}: {type(error).__name__}{place}: {error}") from None
     _send_by_value(folder)
