@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 
 import pytest
 
@@ -103,10 +104,11 @@ def test_what_spark_says_is_one_line(text: str, message: str, code: ExitCode) ->
         (OSError(errno.ENOSPC, "No space left on device", "/c/gapless/x"), "a disk is full"),
         (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/c/gapless"), "/c/gapless: Not a directory"),
         (PermissionError(errno.EACCES, "Permission denied", "/c/gapless/id"), "/c/gapless/id: Permission"),
+        (json.JSONDecodeError("Expecting value", "{", 1), "a file of the checkpoint.* is garbled"),
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "Java process has gone"),
     ],
 )
-def test_what_the_system_says_is_told_with_the_file(error: OSError, message: str) -> None:
+def test_what_the_system_says_is_told_with_the_file(error: Exception, message: str) -> None:
     with pytest.raises(GaplessError, match=message):
         raise explain(error)
 

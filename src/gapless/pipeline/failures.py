@@ -8,6 +8,7 @@ innermost cause is told.
 from __future__ import annotations
 
 import errno
+import json
 import re
 from typing import Any
 
@@ -52,6 +53,10 @@ def explain(error: BaseException) -> GaplessError:
         return error
     if isinstance(error, OSError) and error.strerror:
         return _of_system(error)
+    if isinstance(error, json.JSONDecodeError):
+        return PipelineFailed(
+            f"a file of the checkpoint, in its folder gapless, is garbled ({error}): bring all of it back"
+        )
     text = str(error)
     if ours := _OURS.findall(text):
         name, message = ours[-1]

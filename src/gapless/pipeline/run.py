@@ -47,6 +47,8 @@ _LET_SPARK_COMMIT_S = 10.0
 _TASK_ATTEMPTS = 4
 _LOCAL_MASTER = re.compile(r"local(?:\[([^,\]]+)\])?")
 
+_BUGS = (InvariantViolated, AttributeError, LookupError, NameError, TypeError)
+
 # Where a batch is repeated by other tasks than before, or read otherwise, nothing could be promised.
 _FIXED = {
     "spark.sql.adaptive.enabled": "false",
@@ -82,7 +84,7 @@ class Pipeline:
                 self._run(once, on_progress or (lambda progress: None))
         except GaplessError:
             raise
-        except (BrokenPipeError, InvariantViolated):  # our reader has had enough; a bug keeps its traceback
+        except (BrokenPipeError, *_BUGS):  # our reader has had enough; a bug keeps its traceback
             raise
         except Exception as error:
             raise explain(error) from error
