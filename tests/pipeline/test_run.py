@@ -193,6 +193,39 @@ def test_what_fails_in_a_task_is_one_line(
     assert said == []
 
 
+def test_a_first_batch_that_was_cut_off_leaves_nothing_in_the_way_of_the_next_attempt(
+    spark: SparkSession,
+    define: Define,
+    run: Callable[[Definition], list[Progress]],
+    send: Callable[[range], None],
+    tmp_path: Path,
+) -> None:
+    send(range(6))
+    with pytest.raises(GaplessError, match="Division by zero"):
+        run(define("SELECT value, 1 / (offset - 1) AS x FROM records"))
+    run(define("SELECT value, 1.0D AS x FROM records"))
+    files, table = values(spark, tmp_path)
+    assert files == table == sorted((str(number), 1.0) for number in range(6))
+
+
+@pytest.mark.parametrize("key", ["", 'key = "value"'])
+def test_a_delta_table_of_which_there_is_only_a_beginning_is_made(
+    spark: SparkSession,
+    define: Define,
+    run: Callable[[Definition], list[Progress]],
+    send: Callable[[range], None],
+    tmp_path: Path,
+    key: str,
+) -> None:
+    send(range(6))
+    sink = f'[[sinks]]\ntype = "delta"\npath = "table"\n{key}'
+    with pytest.raises(GaplessError, match="Division by zero"):
+        run(define("SELECT value, 1 / (offset - 1) AS x FROM records", sink))
+    run(define("SELECT value, 1.0D AS x FROM records", sink))
+    rows = spark.read.format("delta").load(str(tmp_path / "table")).collect()
+    assert sorted(int(row.value) for row in rows) == list(range(6))
+
+
 def test_an_unreadable_record_is_not_hidden_by_a_transform_that_would_leave_it_out(
     define: Define, run: Callable[[Definition], list[Progress]], send: Callable[[range], None]
 ) -> None:

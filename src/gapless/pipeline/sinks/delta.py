@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # The version of a transaction whose checkpoint is not expected any more: no batch has this number.
 _RELEASED = 2**63 - 1
+_LOG_FOLDER = "_delta_log"
 _NO_KEYS = {"array", "double", "float", "map", "struct", "variant"}
 
 
@@ -177,7 +178,9 @@ class DeltaSink:
         jvm = cast("Any", spark._jvm)
         path = jvm.org.apache.hadoop.fs.Path(self._path)
         files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-        if files.exists(path) and len(files.listStatus(path)) > 0:
+        # Delta's folder without a commit, and files beside it: so a first batch that was cut off leaves it.
+        is_begun = files.exists(jvm.org.apache.hadoop.fs.Path(path, _LOG_FOLDER))
+        if not is_begun and files.exists(path) and len(files.listStatus(path)) > 0:
             raise SinkRefused(f"{self._path} has files but is no Delta table: choose another folder")
         return False
 
