@@ -176,6 +176,22 @@ def test_markers_that_went_back_or_ahead_are_refused(new_case: NewCase, tmp_path
     assert [value for value in case.written() if value % 2 == 0] == list(range(0, 400, 2))
 
 
+def test_an_old_checkpoint_that_plans_a_shuffled_batch_anew_is_refused(
+    new_case: NewCase, tmp_path: Path
+) -> None:
+    """Its batch has the number of one that is written, but other rows, which would be taken for written."""
+    case = new_case(records=800, tasks=2)
+    case.sink.write(case.batch(0, 0, 100))
+    shutil.copytree(case.checkpoint, tmp_path / "old")
+    case.sink.write(case.batch(1, 100, 200))
+    assert case.opened().write(case.batch(1, 100, 200)) == Written(0, repeated=True)
+    shutil.rmtree(case.checkpoint)
+    shutil.copytree(tmp_path / "old", case.checkpoint)
+    with pytest.raises(MarkerMismatch, match="old copy"):
+        case.opened().write(case.batch(1, 100, 300))
+    assert case.written() == list(range(400))
+
+
 @pytest.mark.parametrize("tasks", [None, 2])
 def test_a_new_checkpoint_is_refused_where_another_has_written(
     new_case: NewCase, tmp_path: Path, tasks: int | None

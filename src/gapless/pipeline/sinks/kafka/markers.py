@@ -50,11 +50,13 @@ class Marker(NamedTuple):
     """The producer: whoever finds another one here has been replaced."""
     at_ms: int
     """When it was committed last, be it only to keep it alive."""
+    plan: str = ""
+    """Of a shuffled batch: which plan of it was written."""
 
     @property
     def metadata(self) -> str:
         about = {"checkpoint": self.checkpoint, "batch": self.batch, "instance": self.instance}
-        return json.dumps({**about, "at_ms": self.at_ms}, separators=(",", ":"))
+        return json.dumps({**about, "at_ms": self.at_ms, "plan": self.plan}, separators=(",", ":"))
 
     @classmethod
     def of(cls, offset: int, metadata: str | None) -> Marker:
@@ -67,6 +69,7 @@ class Marker(NamedTuple):
                 int(about.get("batch", -1)),
                 str(about.get("instance", "")),
                 int(about.get("at_ms", 0)),
+                str(about.get("plan", "")),
             )
         except (ValueError, AttributeError, TypeError):
             return cls(offset, "", -1, "", 0)

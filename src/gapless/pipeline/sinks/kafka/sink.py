@@ -183,9 +183,7 @@ class KafkaSink:
 
 def _share_by(rows: DataFrame) -> Column:
     """Rows with the same key go to the same task, so that their order stays; those without one anywhere."""
-    from pyspark.sql import functions as f
+    from pyspark.sql.functions import expr
 
-    anywhere = f.xxhash64(*rows.columns)
-    if "key" not in rows.columns:
-        return anywhere
-    return f.when(f.col("key").isNull(), anywhere).otherwise(f.xxhash64("key"))
+    anywhere = f"xxhash64({', '.join(rows.columns)})"
+    return expr(f"IF(key IS NULL, {anywhere}, xxhash64(key))" if "key" in rows.columns else anywhere)

@@ -133,7 +133,7 @@ class KafkaWriter:
     def _begin(self, claim: Claim, slot: Slot) -> None:
         """The marker comes first: who has been fenced hears of it before any row is taken."""
         sender = claim.sender
-        marker = Marker(slot.end, self.checkpoint, slot.batch, sender.instance, now_ms())
+        marker = Marker(slot.end, self.checkpoint, slot.batch, sender.instance, now_ms(), slot.plan)
         try:
             sender.begin()
             sender.mark(claim.register, marker)
@@ -180,7 +180,13 @@ class KafkaWriter:
     def _judge(self, slot: Slot, marker: Marker | None) -> Verdict:
         if marker is not None and marker.checkpoint != self.checkpoint:
             raise MarkerMismatch(str(refused_by(marker, self.prefix + slot.name)))
-        return judge(slot, None if marker is None else marker.position)
+        verdict = judge(slot, None if marker is None else marker.position)
+        if verdict is Verdict.SKIP and marker is not None and marker.plan != slot.plan:
+            raise MarkerMismatch(
+                f"batch {slot.batch} was written by another plan than this checkpoint knows: it is an old "
+                "copy. Bring the newest one back, or give the pipeline a new name"
+            )
+        return verdict
 
     def _wait_for_other(self, slot: Slot, claim: Claim, error: Fenced, open_s: float) -> Done:
         """Another attempt has come after us. To fence it in turn would help nobody: let it finish.
