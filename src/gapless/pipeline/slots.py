@@ -29,6 +29,8 @@ class Slot(NamedTuple):
     batch: int
     start: int
     end: int
+    plan: str = ""
+    """Shuffled: which plan of that batch it belongs to. An old copy of a checkpoint makes another one."""
 
 
 class Verdict(Enum):
@@ -44,8 +46,8 @@ def aligned_slots(batch: int, ranges: list[Range]) -> list[Slot]:
     return [Slot(Mode.ALIGNED, each.name, batch, each.start, each.end) for each in ranges]
 
 
-def shuffled_slots(batch: int, tasks: int) -> list[Slot]:
-    return [Slot(Mode.SHUFFLED, f"task-{number}", batch, batch, batch + 1) for number in range(tasks)]
+def shuffled_slots(batch: int, tasks: int, plan: str = "") -> list[Slot]:
+    return [Slot(Mode.SHUFFLED, f"task-{number}", batch, batch, batch + 1, plan) for number in range(tasks)]
 
 
 def judge(slot: Slot, marker: int | None) -> Verdict:

@@ -15,6 +15,7 @@ so that Spark does not try it again; every other failure it raises, and Spark tr
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 PLAN_FILE = "plan.json"
 ESTABLISHED_FILE = "established.json"
 _SUMMARY_SCHEMA = "slot string, rows long, skipped boolean, seconds double, kind string, refusal string"
+_NAME_BYTES = 4
 _DOUBTFUL = ("map<", "variant", "float", "double")
 
 
@@ -76,11 +78,13 @@ class Plan(NamedTuple):
     mode: Mode
     tasks: int
     fingerprint: str
+    name: str = ""
+    """Random, so that a batch of this number that was planned anew is not taken for this one."""
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
         known = json.loads(data)
-        return cls(known["batch"], Mode(known["mode"]), known["tasks"], known["fingerprint"])
+        return cls(known["batch"], Mode(known["mode"]), known["tasks"], known["fingerprint"], known["name"])
 
     def to_json(self) -> bytes:
         return json.dumps({**self._asdict(), "mode": self.mode.value}).encode()
@@ -108,11 +112,12 @@ def run_tasks(
         earlier = _earlier_plan(context, plan)
     else:
         wanted = tasks or int(str(rows.sparkSession.conf.get("spark.sql.shuffle.partitions")))
-        plan = Plan(batch.number, Mode.SHUFFLED, wanted, fingerprint(rows, batch.code, *map(str, share_by)))
+        print_of_plan = fingerprint(rows, batch.code, *map(str, share_by))
+        plan = Plan(batch.number, Mode.SHUFFLED, wanted, print_of_plan, secrets.token_hex(_NAME_BYTES))
         earlier = _earlier_plan(context, plan)
         if earlier is not None and earlier.batch == batch.number:
             plan = earlier
-        slots = shuffled_slots(batch.number, plan.tasks)
+        slots = shuffled_slots(batch.number, plan.tasks, plan.name)
         rows = _share_out(rows, plan.tasks, share_by)
     _establish(context, writer, slots, new_mode=earlier is not None and earlier.mode is not plan.mode)
     if plan != earlier:

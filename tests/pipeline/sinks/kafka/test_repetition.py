@@ -83,7 +83,9 @@ def test_a_task_that_fails_leaves_nothing_half_done(new_case: NewCase, moment: s
     mortal = case.opened(MortalSink, ends={"moment": moment, "victim": "-1", "dies": False})
     with pytest.raises(Exception, match=f"fails: {moment}"):
         mortal.write(case.batch(0, 0, 100))
-    assert case.sink.write(case.batch(0, 0, 100)).repeated
+    done = case.sink.write(case.batch(0, 0, 100))
+    # Spark ends the other task when it hears of the failure: perhaps before that one has committed.
+    assert done.repeated or (moment == "sending" and done.rows == 200)
     assert case.written() == list(range(200))
 
 
