@@ -84,7 +84,9 @@ class Plan(NamedTuple):
     @classmethod
     def from_json(cls, data: bytes) -> Self:
         known = json.loads(data)
-        return cls(known["batch"], Mode(known["mode"]), known["tasks"], known["fingerprint"], known.get("name", ""))
+        return cls(
+            known["batch"], Mode(known["mode"]), known["tasks"], known["fingerprint"], known.get("name", "")
+        )
 
     def to_json(self) -> bytes:
         return json.dumps({**self._asdict(), "mode": self.mode.value}).encode()
