@@ -13,13 +13,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from gapless.testing.apache_kafka import ApacheKafka, ApacheKafkaFailed
+from gapless.testing.block import EndsWithBlock
 from gapless.testing.processes import free_ports
 
 NODES = 3
@@ -39,7 +38,7 @@ class ClusterNode(ApacheKafka):
         return f"127.0.0.1:{self.port}"
 
 
-class ApacheCluster:
+class ApacheCluster(EndsWithBlock):
     """All nodes. `properties` are server properties of each, on top of those that make them a cluster."""
 
     def __init__(self, *, heap_mb: int = 1024, properties: Mapping[str, str] | None = None) -> None:
@@ -51,19 +50,6 @@ class ApacheCluster:
             for node_id, (broker, controller) in enumerate(zip(brokers, controllers, strict=True), 1)
         ]
         self.bootstrap = ",".join(node.bootstrap for node in self.nodes)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def node(self, node_id: int) -> ClusterNode:
         """By the id that clients know, from 1."""

@@ -20,11 +20,12 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from gapless.errors import GaplessError
 from gapless.testing import state
+from gapless.testing.block import EndsWithBlock
 from gapless.testing.broker import EmbeddedBroker
 from gapless.testing.processes import free_ports
 from gapless.testing.proxy import FaultProxy
@@ -95,7 +96,7 @@ class Member(EmbeddedBroker):
         return [*options, "--cluster-size", str(self._cluster_size), "--advertise", self._advertised]
 
 
-class Cluster:
+class Cluster(EndsWithBlock):
     """Some brokers. `settings` are those of each, under Kafka's names, on top of the defaults of a cluster.
 
     With `proxy=False` clients and brokers talk to each other directly: then there are no network faults.
@@ -135,20 +136,12 @@ class Cluster:
         self.bootstrap = ",".join(addresses) if self._proxy is None else self._proxy.bootstrap
         """The addresses of all brokers, for clients."""
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
             error.add_note(self.logs())
-        self.close()
+        super().__exit__(kind, error, trace)
 
     def start(self) -> None:
         """Start every broker that is down, and return when they all form one cluster."""

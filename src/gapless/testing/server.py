@@ -11,10 +11,9 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from gapless.errors import GaplessError
+from gapless.testing.block import EndsWithBlock
 from gapless.testing.processes import GuardedProcess, free_ports
 
 START_ATTEMPTS = 5
@@ -26,7 +25,7 @@ class ServerFailed(GaplessError):
     """A server did not start, or is not there. The message has the end of what it said."""
 
 
-class Server:
+class Server(EndsWithBlock):
     """A server that ends with the `with` block, or with whoever started it, however that one ends."""
 
     name = "the server"
@@ -37,19 +36,6 @@ class Server:
     def __init__(self, start_timeout_s: float) -> None:
         self._start_timeout_s = start_timeout_s
         self._process: GuardedProcess | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def log_file(self) -> Path:

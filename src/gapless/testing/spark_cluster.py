@@ -21,10 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from gapless.java import find_java
+from gapless.testing.block import EndsWithBlock
 from gapless.testing.server import LocalServer, ServerFailed
 
 _HOST = "127.0.0.1"
@@ -39,7 +38,7 @@ class SparkClusterFailed(ServerFailed):
     """The cluster, or a part of it, did not start. The message has the end of what it said."""
 
 
-class SparkCluster:
+class SparkCluster(EndsWithBlock):
     """One master, and workers with one core each, numbered from 0.
 
     With `hosts` every worker has an address of its own, as if it were another machine (on Linux any of
@@ -64,19 +63,6 @@ class SparkCluster:
     def master_url(self) -> str:
         """As `[spark] master`, `spark_session(master=...)` and `spark-submit --master` take it."""
         return self._master.url
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def start(self) -> None:
         """Start what does not run: all of it at first, and later the workers that were killed."""
