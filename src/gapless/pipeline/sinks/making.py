@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from gapless.pipeline.sinks.port import Sink
 
 
-_OF_A_RECORD = ("key", "value", "headers", "timestamp")
+_OF_A_RECORD = ("key", "value", "headers")
 
 
 def fit(rows: DataFrame, settings: SinkSettings, *, transformed: bool) -> DataFrame:
     """The rows as a sink can take them: where no transform has chosen columns, a topic takes a record's own.
 
-    `topic` and `partition` would say where the record goes, and not where it came from.
+    `topic` and `partition` would say where the record goes, and not where it came from. Its time would be an
+    old one, by which retention might delete it at once.
     """
     if transformed or not isinstance(settings, ToKafka):
         return rows
