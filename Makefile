@@ -32,6 +32,7 @@ soak: setup ## random faults: ten minutes against three brokers (SEED=n repeats 
 	GAPLESS_KILLS=200 $(BIN)/python -m pytest tests/client/producing/test_crashes.py -k killed_at_random_moments --timeout 1800
 	$(BIN)/python -m pytest tests/client/consuming/test_crashes.py -m soak --timeout 1800
 	GAPLESS_KILLS=100 $(BIN)/python -m pytest tests/pipeline/sinks/kafka/test_driver_kills.py --timeout 7200
+	$(BIN)/python -m pytest tests/pipeline/test_deaths.py -m soak
 
 bench: setup ## this broker and Apache Kafka in the same run, then the clients and the pipeline
 	$(BIN)/python -m benchmarks

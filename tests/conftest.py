@@ -10,7 +10,8 @@ import importlib.util
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +19,9 @@ from gapless.errors import GaplessError
 from gapless.jars import jar_paths
 from gapless.java import find_java
 from gapless.testing import postgres, redis
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Require = Callable[[str], None]
 
@@ -103,3 +107,14 @@ def require() -> Require:
         pytest.skip(reason)
 
     return check
+
+
+@pytest.fixture(scope="session")
+def spark(require: Require) -> Iterator[SparkSession]:
+    """The one Spark session of the process: whoever asks for another gets this one, and must not stop it."""
+    require("spark")
+    from gapless.pipeline import spark_session
+
+    session = spark_session("gapless-tests", short_lived=True)
+    yield session
+    session.stop()

@@ -31,7 +31,7 @@ class KafkaWithPasswords(ApacheKafka):
             },
         )
 
-    def _is_usable(self) -> bool:
+    def _is_ready(self) -> bool:
         """An open port is enough: the commands under test wait for the rest."""
         host, port = self.bootstrap.split(":")
         try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
+from py4j import java_gateway, protocol
 
 from .admins import Admin
 from .admins.aio import AiokafkaAdmin
@@ -33,6 +34,13 @@ ADMINS = ("confluent", "kafka-python", "aiokafka", "java-4.3", "java-3.9")
 NewTopic = Callable[..., str]
 MakeClient = Callable[[str], Client]
 Require = Callable[[str], None]
+
+
+@pytest.fixture(autouse=True)
+def plain_py4j(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark makes errors of its own of Java's, with the help of Spark's JVM: ours is another one."""
+    if request.node.get_closest_marker("spark") is None:
+        monkeypatch.setattr(java_gateway, "get_return_value", protocol.get_return_value)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +10,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from gapless.pipeline import spark_session
-
 from .clients import Sending
 from .clients.confluent import Confluent
-from .conftest import NewTopic, Require
+from .conftest import NewTopic
 from .sample import AN_HOUR_AGO_MS, CODECS, Record, numbered, numbers, rich
 
 pytestmark = pytest.mark.spark
 
 QUERY_TIMEOUT_S = 60
-
-
-@pytest.fixture(scope="module")
-def spark(require: Require) -> Iterator[SparkSession]:
-    require("spark")
-    session = spark_session("compat")
-    yield session
-    session.stop()
 
 
 def batch_of(spark: SparkSession, bootstrap: str, topic: str, **options: str) -> DataFrame:

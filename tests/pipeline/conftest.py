@@ -1,30 +1,17 @@
-"""One Spark session and one broker for all tests of the pipeline."""
+"""One broker for all tests of the pipeline."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from gapless.pipeline import spark_session
 from gapless.testing.broker import EmbeddedBroker
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def spark(require: Callable[[str], None]) -> Iterator[SparkSession]:
-    require("spark")
-    session = spark_session("gapless-tests", short_lived=True)
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="session")

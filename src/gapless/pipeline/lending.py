@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 def session_during(definition: Definition) -> Iterator[SparkSession]:
     """The session of this process, if it has one; else one that is stopped at the end."""
     require_spark()
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
     from gapless.pipeline.run import session_for
 
-    running = SparkSession.getActiveSession() is not None
+    # Not the *active* session: that is a matter of the thread that asks.
+    running = SparkContext._active_spark_context is not None
     spark = session_for(definition)
     try:
         yield spark
