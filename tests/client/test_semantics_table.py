@@ -19,7 +19,13 @@ from tests.client.conftest import Kafka, new_topic, read_all
 from tests.client.producing.dying import send_and_die
 
 RECORDS = 60
-QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
+QUICK = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 100,
+    # How long a lost answer is waited for.
+    "request.timeout.ms": 2_000,
+    "socket.timeout.ms": 2_000,
+}
 
 
 class Row(NamedTuple):

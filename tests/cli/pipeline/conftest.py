@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.pipeline.conftest import bootstrap, spark, topic
+from tests.pipeline.conftest import bootstrap, topic
 
-__all__ = ["bootstrap", "spark", "topic"]
+__all__ = ["bootstrap", "topic"]
 
 PARTITIONS = 2
 
