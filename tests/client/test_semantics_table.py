@@ -64,7 +64,7 @@ def produce(kafka: Kafka, topic: str, row: Row, folder: Path, fault: str) -> Non
             elif number == RECORDS // 3:
                 kafka.cluster.kill(kafka.cluster.leader(topic))
             producer.send(topic, b"%d" % number)
-        assert producer.flush(60) == 0
+        assert producer.flush(60) == 0, producer.problem
     kafka.repair()
     with Producer(kafka.bootstrap, "the-end", seal_every_s=0, properties=QUICK) as producer:
         producer.send(topic, b"end", wait=True)
@@ -104,6 +104,8 @@ def test_what_a_dead_producer_repeats_is_done_once(kafka: Kafka, tmp_path: Path)
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_an_answer_is_lost(kafka: Kafka, tmp_path: Path, row: Row) -> None:
+    if kafka.name == "apache" and row.producer == "exactly-once":
+        pytest.skip("the transaction may last until Apache Kafka ends it, which is longer than a test")
     check(kafka, tmp_path, row, "an answer is lost")
 
 
