@@ -104,8 +104,6 @@ def test_what_a_dead_producer_repeats_is_done_once(kafka: Kafka, tmp_path: Path)
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_an_answer_is_lost(kafka: Kafka, tmp_path: Path, row: Row) -> None:
-    if kafka.name == "apache" and row.producer == "exactly-once":
-        pytest.skip("the transaction may last until Apache Kafka ends it, which is longer than a test")
     check(kafka, tmp_path, row, "an answer is lost")
 
 

@@ -32,6 +32,7 @@ from gapless.client.consuming.processing import check_function
 from gapless.client.consuming.settings import Settings, settle
 from gapless.client.consuming.signals import StopOnSignals
 from gapless.client.consuming.starting import check_topics, is_hopeless, is_of_rebalance, translate
+from gapless.client.producing.session import KNOWN_BROKERS_ONLY
 from gapless.client.records import Headers, Record
 from gapless.errors import GaplessError, UsageError
 
@@ -345,7 +346,12 @@ def _producer_properties(
         raise UsageError("transactions need enable.idempotence; leave it out")
     if str(settings.properties["isolation.level"]) != "read_committed":
         raise UsageError("isolation.level=read_uncommitted would relay aborted records; leave it out")
-    return {**settings.producer_properties(), **given, "transactional.id": transactional_id}
+    return {
+        **KNOWN_BROKERS_ONLY,
+        **settings.producer_properties(),
+        **given,
+        "transactional.id": transactional_id,
+    }
 
 
 def _as_outputs(given: Outputs) -> list[Output]:

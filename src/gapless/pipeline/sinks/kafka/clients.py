@@ -54,6 +54,9 @@ class Target:
     ) -> Producer:
         """Only failures are told one by one; that the other records arrived is what a commit says."""
         properties = {
+            # Else librdkafka 2.16 forgets all brokers when they are gone at once, and a call under way may
+            # never return. After a failure comes a new producer, which begins with `bootstrap` anyway.
+            "metadata.recovery.strategy": "none",
             "reconnect.backoff.max.ms": 1_000,
             "socket.timeout.ms": min(_SOCKET_TIMEOUT_MS, self.transaction_timeout_ms),
             # Room for what is produced while a request is under way, and a bound on a worker's memory.
