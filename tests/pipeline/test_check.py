@@ -67,6 +67,26 @@ def test_what_is_well_is_told_step_by_step(
     assert spark.range(1).count() == 1  # the session that was there is still there
 
 
+def test_a_checkpoint_of_another_pipeline_is_told(
+    spark: SparkSession, define: Callable[..., Definition], tmp_path: Path
+) -> None:
+    note = tmp_path / "checkpoint" / "gapless" / "pipeline.json"
+    (tmp_path / "checkpoint" / "commits").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "commits" / "7").write_text("v1\n{}")
+    note.parent.mkdir()
+    note.write_text('{"name": "checked"}')
+    [found] = [each for each in check(define()) if each.what == "checkpoint"]
+    assert found.state is State.OK
+    assert found.words.endswith("goes on after batch 7")
+    note.write_text('{"name": "bills"}')
+    findings = check(define())
+    [(what, words)] = failures(findings)
+    assert what == "checkpoint"
+    assert "belongs to the pipeline 'bills'" in words
+    assert exit_code_of(findings) is ExitCode.USAGE
+    assert note.read_text() == '{"name": "bills"}'
+
+
 def test_a_broker_that_is_away_is_told_within_seconds_and_spark_is_not_started(
     define: Callable[..., Definition], tmp_path: Path
 ) -> None:

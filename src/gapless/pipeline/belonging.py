@@ -64,6 +64,13 @@ class _Note:
 
 def claim(folder: CheckpointFolder, definition: Definition, cluster: Cluster) -> None:
     """Let the checkpoint be this definition's; raises if it cannot be."""
+    note = fitting_note(folder, definition, cluster)
+    if note != folder.read(NOTE):
+        folder.write(NOTE, note)
+
+
+def fitting_note(folder: CheckpointFolder, definition: Definition, cluster: Cluster) -> bytes:
+    """What the checkpoint would belong to from now on; raises if it cannot be this definition's."""
     data = folder.read(NOTE)
     note = _Note(definition.name) if data is None else _read(data, definition)
     if note.name != definition.name:
@@ -76,9 +83,7 @@ def claim(folder: CheckpointFolder, definition: Definition, cluster: Cluster) ->
     _look_at_sinks(note, folder, definition)
     _look_at_reading(note, folder, definition)
     _look_at_memory(note, folder, definition)
-    new = json.dumps(asdict(note), sort_keys=True).encode()
-    if new != data:
-        folder.write(NOTE, new)
+    return json.dumps(asdict(note), sort_keys=True).encode()
 
 
 def cluster_of(properties: Mapping[str, Any], topics: list[str]) -> Cluster:

@@ -15,11 +15,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import ExitCode, GaplessError, Unreachable, UsageError
+from gapless.pipeline.belonging import cluster_of, fitting_note
 from gapless.pipeline.complaints import problem_of, unsaid
 from gapless.pipeline.definition import Definition
 from gapless.pipeline.failures import explain
+from gapless.pipeline.folder import CheckpointFolder
 from gapless.pipeline.functions import NeedsSpark
 from gapless.pipeline.lending import session_during
+from gapless.pipeline.notes import last_finished
 from gapless.pipeline.plans import UnrepeatablePlan, refuse_unrepeatable
 from gapless.pipeline.properties import client_properties
 from gapless.pipeline.sections import KafkaProperties, SinkSettings, ToKafka, ToPostgres, sink_type
@@ -247,7 +250,22 @@ def _postgres_sink(definition: Definition, key: Key, sink: ToPostgres) -> Findin
 
 def _with_spark(definition: Definition) -> Findings:
     with session_during(definition) as spark:
+        yield from _checkpoint(definition, spark)
         yield from _transform(definition, spark)
+
+
+def _checkpoint(definition: Definition, spark: SparkSession) -> Findings:
+    folder = CheckpointFolder(spark, definition.checkpoint)
+    last = last_finished(folder)
+    if last is None:
+        return
+    reading = client_properties(definition.kafka).for_librdkafka(definition.source.bootstrap)
+    try:
+        fitting_note(folder, definition, cluster_of(reading, list(definition.source.topics)))
+    except GaplessError as error:
+        yield Finding("checkpoint", State.FAILED, str(error), error.exit_code)
+    else:
+        yield Finding("checkpoint", State.OK, f"{definition.checkpoint}: goes on after batch {last}")
 
 
 def _transform(definition: Definition, spark: SparkSession) -> Findings:

@@ -15,9 +15,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from gapless.errors import GaplessError, UsageError
+from gapless.pipeline.alone import alone
 from gapless.pipeline.definition import Definition
 from gapless.pipeline.folder import CheckpointFolder
 from gapless.pipeline.loss import positions
+from gapless.pipeline.notes import last_finished
 from gapless.pipeline.sections import SinkSettings, sink_type
 from gapless.pipeline.sinks.making import make_sink
 from gapless.pipeline.sinks.port import Sink, SinkContext
@@ -101,7 +103,11 @@ class Upkeep:
 
     def restore(self) -> list[Restored]:
         """Set the markers that are gone to where the last finished batch ended. Others stay."""
-        last = self._last_finished()
+        with alone(self._folder, self._definition.checkpoint):
+            return self._restore()
+
+    def _restore(self) -> list[Restored]:
+        last = last_finished(self._folder)
         if last is None:
             raise UsageError(
                 f"the checkpoint {self._definition.checkpoint} has no finished batch to restore markers from"
@@ -124,7 +130,8 @@ class Upkeep:
 
     def clean(self) -> list[str]:
         """Remove the markers of all sinks, not their rows. Says what was removed."""
-        return [line for _, sink, context in self._sinks for line in sink.clean(context)]
+        with alone(self._folder, self._definition.checkpoint):
+            return [line for _, sink, context in self._sinks for line in sink.clean(context)]
 
     def _refuse_unfinished(self, settings: SinkSettings, context: SinkContext, last: int) -> None:
         plan = self._plan(context)
@@ -137,7 +144,7 @@ class Upkeep:
 
     def _expected(self, context: SinkContext) -> dict[str, int]:
         """Where the last finished batch left each slot that was ever used, in the mode that is in force."""
-        last, plan = self._last_finished(), self._plan(context)
+        last, plan = last_finished(self._folder), self._plan(context)
         data = self._folder.read(context.file(ESTABLISHED_FILE))
         if last is None or plan is None or data is None:
             return {}
@@ -150,10 +157,6 @@ class Upkeep:
     def _plan(self, context: SinkContext) -> Plan | None:
         data = self._folder.read(context.file(PLAN_FILE))
         return None if data is None else Plan.from_json(data)
-
-    def _last_finished(self) -> int | None:
-        batches = [int(name) for name in self._folder.names("../commits") if name.isdecimal()]
-        return max(batches, default=None)
 
 
 def _positions(sink: Sink, context: SinkContext) -> dict[str, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import AdminClient
+
+from gapless.pipeline.alone import alone
+from gapless.pipeline.folder import CheckpointFolder
 
 from ..conftest import Gapless
 from .conftest import Route, once_each
@@ -106,6 +110,18 @@ def test_clean_shows_first_and_then_removes_markers_but_no_rows(
         in run_gapless("pipeline", "markers", file, "--checkpoint", f"{file}.other").err
     )
     assert route.arrived() == once_each(range(10))
+
+
+@pytest.mark.parametrize("command", [("run", "--once"), ("clean", "--yes"), ("markers", "--restore")])
+def test_while_a_pipeline_runs_nobody_else_runs_it_or_touches_its_markers(
+    spark: SparkSession, route: Route, run_gapless: Gapless, command: tuple[str, str]
+) -> None:
+    verb, option = command
+    checkpoint = str(route.file.parent / "checkpoint")
+    with alone(CheckpointFolder(spark, checkpoint), checkpoint):
+        ran = run_gapless("pipeline", verb, str(route.file), option)
+    assert (ran.code, ran.out) == (1, "")
+    assert f"process {os.getpid()} runs a pipeline with the checkpoint {checkpoint} already" in ran.err
 
 
 def test_interrupted_it_finishes_the_batch_and_goes_on_there(
