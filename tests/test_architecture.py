@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": set(),
     "pipeline": {"client.formats", "jars", "java"},
     "testing": {"jars", "java", "storage.power_cut", "wire"},
-    "demo": {"client", "pipeline", "testing"},
+    "demo": {"client", "java", "pipeline", "testing"},
     "cli": {"client", "demo", "pipeline", "testing", "wire", "java", "jars"},
     "__main__": {"cli"},
 }

@@ -32,7 +32,7 @@ from gapless.client.consuming.processing import check_function
 from gapless.client.consuming.settings import Settings, settle
 from gapless.client.consuming.signals import StopOnSignals
 from gapless.client.consuming.starting import check_topics, is_hopeless, is_of_rebalance, translate
-from gapless.client.producing.session import KNOWN_BROKERS_ONLY
+from gapless.client.producing.settings import KNOWN_BROKERS_ONLY
 from gapless.client.records import Headers, Record
 from gapless.errors import GaplessError, UsageError
 

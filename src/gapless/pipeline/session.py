@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gapless.errors import GaplessError
 from gapless.jars import jar_paths
 from gapless.java import find_java
+from gapless.pipeline.class_archive import archive_path, options_to_use
 from gapless.pipeline.failures import cause_of
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def spark_session(
 ) -> SparkSession:
     """The session of this process: started, or the one that already runs.
 
-    `config` goes before our defaults, and its `spark.jars` come to ours.
+    `config` goes before our defaults; what it says of jars and of Java's options comes to ours.
     On a cluster executors run the Python that `spark.pyspark.python` names, else the same path as here.
     """
     jars, own = require_spark(), dict(config or {})
@@ -74,14 +75,21 @@ def spark_session(
     # Workers must run what the driver runs, and not the first `python3` on PATH.
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = (config or {}).get("spark.pyspark.python", sys.executable)
-    java_options = [f"-Dlog4j2.configurationFile={LOGGING.as_uri()}", *(SHORT_LIVED if short_lived else ())]
+    java_options = [
+        f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
+        *options_to_use(archive_path(find_java(), jars)),
+        *(SHORT_LIVED if short_lived else ()),
+    ]
     settings = {
         **DEFAULTS,
         **(LOOPBACK if on_this_machine else {}),
-        "spark.driver.extraJavaOptions": " ".join(java_options),
         **own,
-        "spark.jars": ",".join([*map(str, jars), *filter(None, [own.get("spark.jars")])]),
+        "spark.driver.extraJavaOptions": _joined(" ", java_options, own.get("spark.driver.extraJavaOptions")),
+        # On the class path, and not only in `spark.jars`: the archive knows no other classes.
+        "spark.driver.extraClassPath": _joined(":", map(str, jars), own.get("spark.driver.extraClassPath")),
     }
+    if not on_this_machine:  # executors get theirs from the driver
+        settings["spark.jars"] = _joined(",", map(str, jars), own.get("spark.jars"))
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -92,3 +100,7 @@ def spark_session(
         return builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise SparkMissing(f"Spark cannot be started with master {master}: {cause_of(error)}") from None
+
+
+def _joined(separator: str, ours: Iterable[str], theirs: str | None) -> str:
+    return separator.join([*ours, *filter(None, [theirs])])

@@ -22,6 +22,7 @@ from gapless.client.formats import (
     source_header,
 )
 from gapless.client.logs import quiet_unless_told
+from gapless.client.producing.settings import KNOWN_BROKERS_ONLY
 from gapless.client.spool.records import Spooled
 from gapless.errors import UsageError
 
@@ -30,10 +31,6 @@ SLICE_S = 1.0
 _FULL_QUEUE_S = 0.01
 TRANSACTION_TIMEOUT_MS = 60_000
 """librdkafka's default of transaction.timeout.ms. A record is tried for as long, then anew."""
-# When all brokers are gone, librdkafka 2.16 forgets them and begins with the bootstrap servers. A call
-# of a transaction that is under way may then never return, whatever its timeout. A new session does the same
-# without that.
-KNOWN_BROKERS_ONLY = {"metadata.recovery.strategy": "none"}
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _DELIVERY_TIMEOUTS = ("delivery.timeout.ms", "message.timeout.ms")
 

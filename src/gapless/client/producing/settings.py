@@ -31,6 +31,9 @@ ATTEMPT_MS = 2_000
 DELIVERY_TIMEOUT_MS = 120_000
 FOR_EVER_MS = 0  # librdkafka's word for it
 MANY_RETRIES = 2**31 - 1
+# When all brokers are gone, librdkafka 2.16 forgets them and begins with the bootstrap servers. Calls of
+# a transaction, and records, that are under way may then wait for ever. Those servers are tried anyway.
+KNOWN_BROKERS_ONLY = {"metadata.recovery.strategy": "none"}
 
 SpoolMode = Literal["always", "fallback"]
 WhenFull = Literal["block", "drop", "spool"] | float
@@ -98,6 +101,7 @@ class Settings:
         """For a producer of librdkafka that is not transactional."""
         attempt = {} if self.attempt_ms is None else {"request.timeout.ms": self.attempt_ms}
         return {
+            **KNOWN_BROKERS_ONLY,
             "bootstrap.servers": self.bootstrap,
             "acks": self.acks,
             "enable.idempotence": self.idempotence,

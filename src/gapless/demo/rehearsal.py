@@ -1,0 +1,111 @@
+"""A first, small run of the pipeline, for whose sake all later ones start sooner.
+
+    python -m gapless.demo.rehearsal
+
+When it ends, Java writes down the classes that it has used (see `gapless.pipeline.class_archive`). It carries
+some records from a topic into another one and two tables, so that these are the classes of a usual pipeline.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gapless.errors import GaplessError
+from gapless.java import find_java
+from gapless.pipeline import Definition, Pipeline, require_spark, spark_session
+from gapless.pipeline.class_archive import archive_path, options_to_make
+from gapless.testing.broker import EmbeddedBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RECORDS = 300
+_WRITE_S = 120.0
+_REQUEST_S = 30.0
+
+_DEFINITION = """\
+name = "rehearsal"
+checkpoint = "checkpoint"
+[source]
+bootstrap = "{bootstrap}"
+topics = ["rehearsal"]
+value = "json"
+schema = "id BIGINT"
+[transform]
+sql = "SELECT CAST(id AS STRING) AS key, CAST(id * 2 AS STRING) AS value FROM records"
+[[sinks]]
+type = "kafka"
+topic = "rehearsed"
+[[sinks]]
+type = "delta"
+path = "delta"
+[[sinks]]
+type = "parquet"
+path = "parquet"
+"""
+
+
+def rehearse() -> Path | None:
+    """Make the archive; None if this Java writes none."""
+    archive = archive_path(find_java(), require_spark())
+    archive.unlink(missing_ok=True)
+    unfinished = archive.with_suffix(".unfinished")
+    config = {"spark.driver.extraJavaOptions": " ".join(options_to_make(unfinished))}
+    spark = spark_session("rehearsal", short_lived=True, config=config)
+    with tempfile.TemporaryDirectory(prefix="gapless-rehearsal-") as folder, EmbeddedBroker() as broker:
+        _fill(broker.bootstrap)
+        text = _DEFINITION.format(bootstrap=broker.bootstrap)
+        Pipeline(Definition.parse(text, "rehearsal.toml", Path(folder)), spark=spark).run(once=True)
+    _end_java(spark)
+    if not unfinished.is_file():
+        return None
+    unfinished.replace(archive)
+    for other in archive.parent.glob("classes-*.jsa"):
+        if other != archive:
+            other.unlink()
+    return archive
+
+
+def _fill(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    made = admin.create_topics([NewTopic(name, 2, 1) for name in ("rehearsal", "rehearsed")])
+    for each in made.values():
+        each.result(_REQUEST_S)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(RECORDS):
+        producer.produce("rehearsal", b'{"id": %d}' % number, partition=number % 2)
+    producer.flush(_REQUEST_S)
+
+
+def _end_java(spark: SparkSession) -> None:
+    """It ends when its standard input does, and writes the archive then."""
+    process = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+    spark.stop()
+    process.stdin.close()
+    with suppress(TimeoutError):
+        process.wait(_WRITE_S)
+
+
+def main() -> None:
+    began_s = time.monotonic()
+    try:
+        archive, why_not = rehearse(), "this Java writes none"
+    except GaplessError as error:
+        archive, why_not = None, str(error)
+    if archive is None:
+        sys.stderr.write(f"Spark will start without an archive of classes: {why_not}\n")
+    else:
+        megabytes, took_s = archive.stat().st_size / 1e6, time.monotonic() - began_s
+        sys.stdout.write(f"{archive.name}: {megabytes:.0f} MB of Spark's classes, in {took_s:.0f} s\n")
+
+
+if __name__ == "__main__":
+    main()
