@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -57,10 +57,12 @@ class Sizes:
     loads: tuple[tuple[int, int], ...]
     rounds: int
     latency_s: float
+    warm_up: int
+    """Records that both carry before: else the first round would measure Java's compiler."""
 
 
-FULL = Sizes(((2_000_000, 100), (500_000, 1_000)), 3, 30.0)
-QUICK = Sizes(((20_000, 100), (5_000, 1_000)), 1, 6.0)
+FULL = Sizes(((2_000_000, 100), (500_000, 1_000)), 5, 30.0, 1_000_000)
+QUICK = Sizes(((20_000, 100), (5_000, 1_000)), 1, 6.0, 20_000)
 WARM_UP_S = 5.0
 
 
@@ -279,9 +281,9 @@ def measure(sizes: Sizes, *, apache: bool, say: Callable[[str], None]) -> tuple[
         # The broker is a child as well, but a small one: both contenders pay it.
         spark = spark_session("gapless-bench", config={"spark.sql.adaptive.enabled": "false"})
         bench = Bench(bootstrap, spark, Path(folder))
-        warm_up = bench.fill(50_000, 100)
+        warm_up = bench.fill(sizes.warm_up, 100)
         for contender in (SPARKS, OURS):
-            bench.carry(warm_up, contender, 50_000)
+            bench.carry(warm_up, contender, sizes.warm_up)
         carried = []
         for records, record_bytes in sizes.loads:
             load = Carried(records, record_bytes)
@@ -332,7 +334,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, help="where to write the JSON")
     arguments = parser.parse_args(argv)
     sizes = QUICK if arguments.quick else FULL
-    sizes = Sizes(sizes.loads, arguments.rounds or sizes.rounds, sizes.latency_s)
+    sizes = replace(sizes, rounds=arguments.rounds or sizes.rounds)
     carried, latencies = measure(
         sizes, apache=arguments.apache, say=lambda line: print(line, file=sys.stderr)
     )
