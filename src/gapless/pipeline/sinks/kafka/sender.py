@@ -122,7 +122,7 @@ class Sender:
                         f"a row is no Kafka record (topic {name!r}, partition {partition}): {error}"
                     ) from error
             count += batch.num_rows
-            self._producer.poll(0)
+            self._poll(0)
             if self._cause is not None:
                 raise self._lost(KafkaException(self._cause))
         return count
@@ -159,7 +159,7 @@ class Sender:
     def discard(self) -> None:
         """Forget everything; nothing is waited for."""
         self._producer.purge(blocking=False)
-        self._producer.poll(0)
+        self._poll(0)
         del self._producer  # it holds us by its callback: now it goes at once, with its threads
 
     def _insist(self, call: Callable[[float], object], patience_s: float) -> None:
@@ -171,16 +171,21 @@ class Sender:
                 return
             except KafkaException as error:
                 if not error.args[0].retriable() or time.monotonic() >= give_up_at:
-                    self._producer.poll(0)
+                    self._poll(0)
                     raise
-            self._producer.poll(0)
+            self._poll(0)
+
+    def _poll(self, seconds: float) -> None:
+        """Let failed records be noted. A fatal error, which may be raised here, is told by the next call."""
+        with suppress(KafkaException):
+            self._producer.poll(seconds)
 
     def _produce_slowly(self, record: Record) -> None:
         """The queue is full: records leave it while we wait."""
         topic, value, key, partition, timestamp_ms, headers = record
         give_up_at = time.monotonic() + self._timeout_s
         while time.monotonic() < give_up_at:
-            self._producer.poll(_FULL_QUEUE_S)
+            self._poll(_FULL_QUEUE_S)
             if self._cause is not None:
                 raise self._lost(KafkaException(self._cause))
             try:
