@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -94,7 +95,7 @@ class Session:
     def discard(self) -> None:
         """Forget everything that is under way; nothing is waited for. The session is of no use afterwards."""
         self._producer.purge(blocking=False)
-        self._producer.poll(0)
+        self._poll(0)
         del self._producer  # it holds us by its callback: now it goes at once, with its threads
 
     def _insist(self, call: Callable[[float], object]) -> None:
@@ -108,11 +109,16 @@ class Session:
                 return
             except KafkaException as error:
                 if not error.args[0].retriable() or time.monotonic() >= give_up_at:
-                    self._producer.poll(0)
+                    self._poll(0)
                     if self._cause is not None:  # librdkafka may only say that its state is erroneous
                         raise KafkaException(self._cause) from error
                     raise
-            self._producer.poll(0)
+            self._poll(0)
+
+    def _poll(self, seconds: float) -> None:
+        """Let failed records be noted. A fatal error, which may be raised here, is told by the next call."""
+        with suppress(KafkaException):
+            self._producer.poll(seconds)
 
     def _note_failed(self, error: KafkaError | None, message: Message) -> None:
         """A record was refused: the transaction cannot be committed, and this is why."""
@@ -131,7 +137,7 @@ class Session:
     ) -> None:
         """The queue is full: records leave it while we wait."""
         while self._wanted():
-            self._producer.poll(_FULL_QUEUE_S)
+            self._poll(_FULL_QUEUE_S)
             try:
                 self._producer.produce(topic, value, key, partition, None, None, timestamp_ms, headers)
                 return
