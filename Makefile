@@ -27,12 +27,13 @@ test: setup lint ## everything that CI runs: lint, types, tests (PYTEST_ARGS="-k
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(PYTEST_ARGS)
 
 SEED ?= $(shell date +%s)
+SOAK := $(BIN)/python -m pytest -o faulthandler_timeout=0
 soak: setup ## random faults: ten minutes against three brokers (SEED=n repeats them), 100 to 200 kills of clients and pipeline
 	$(BIN)/python -m tests.cluster.soak --seed $(SEED) --minutes 10
-	GAPLESS_KILLS=200 $(BIN)/python -m pytest tests/client/producing/test_crashes.py -k killed_at_random_moments --timeout 1800
-	$(BIN)/python -m pytest tests/client/consuming/test_crashes.py -m soak --timeout 1800
-	GAPLESS_KILLS=100 $(BIN)/python -m pytest tests/pipeline/sinks/kafka/test_driver_kills.py --timeout 7200
-	$(BIN)/python -m pytest tests/pipeline/test_deaths.py -m soak
+	GAPLESS_KILLS=200 $(SOAK) tests/client/producing/test_crashes.py -k killed_at_random_moments --timeout 1800
+	$(SOAK) tests/client/consuming/test_crashes.py -m soak --timeout 1800
+	GAPLESS_KILLS=100 $(SOAK) tests/pipeline/sinks/kafka/test_driver_kills.py --timeout 7200
+	$(SOAK) tests/pipeline/test_deaths.py -m soak
 
 bench: setup ## this broker and Apache Kafka in the same run, then the clients and the pipeline
 	$(BIN)/python -m benchmarks
