@@ -10,6 +10,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,15 @@ def _why_not_java() -> str | None:
     except GaplessError as missing:
         return str(missing)
     return None
+
+
+def _why_not_class_archives() -> str | None:
+    missing = _why_not_java()
+    if missing is not None:
+        return missing
+    command = [str(find_java().executable), "-Xshare:on", "-version"]
+    has_own = subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
+    return None if has_own else "this Java has no archive of its own classes, on which another could build"
 
 
 def _why_not_jars(set_name: str) -> str | None:
@@ -86,6 +96,7 @@ def _why_not_redis() -> str | None:
 SERVICES: dict[str, Callable[[], str | None]] = {
     "kcat": _why_not_kcat,
     "java": _why_not_java,
+    "class-archives": _why_not_class_archives,
     "spark": _why_not_spark,
     "apache-kafka": lambda: _why_not_jars("kafka"),
     "zookeeper": _why_not_zookeeper,

@@ -71,9 +71,11 @@ def test_a_checkpoint_of_another_pipeline_is_told(
     spark: SparkSession, define: Callable[..., Definition], tmp_path: Path
 ) -> None:
     note = tmp_path / "checkpoint" / "gapless" / "pipeline.json"
-    (tmp_path / "checkpoint" / "commits").mkdir(parents=True)
+    note.parent.mkdir(parents=True)
+    note.write_text('{"name": "bills"}')
+    assert [what for what, _ in failures(check(define()))] == ["checkpoint"]
+    (tmp_path / "checkpoint" / "commits").mkdir()
     (tmp_path / "checkpoint" / "commits" / "7").write_text("v1\n{}")
-    note.parent.mkdir()
     note.write_text('{"name": "checked"}')
     [found] = [each for each in check(define()) if each.what == "checkpoint"]
     assert found.state is State.OK

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from gapless.jars import jar_paths
 from gapless.java import Java, find_java
 from gapless.pipeline.class_archive import archive_path, options_to_make, options_to_use
 from tests.conftest import Require
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def run_java(options: list[str], *arguments: str) -> str:
@@ -33,13 +38,22 @@ def test_without_an_archive_there_are_no_options(tmp_path: Path) -> None:
 
 
 def test_java_writes_one_and_uses_it(tmp_path: Path, require: Require) -> None:
-    require("java")
+    require("class-archives")
     archive = tmp_path / "with space.jsa"
     run_java(options_to_make(archive), "-version")
-    if not archive.exists():
-        pytest.skip("this Java has no archive of its own classes, on which another one could build")
     shown = run_java([*options_to_use(archive), "-Xshare:on"], "-version")
     assert "rror" not in shown
+
+
+@pytest.mark.spark
+def test_a_session_starts_with_the_archive_that_set_up_has_made(
+    spark: SparkSession, require: Require
+) -> None:
+    require("class-archives")
+    archive = archive_path(find_java(), jar_paths("spark"))
+    assert archive.is_file(), "there is none: run: python -m gapless.demo.rehearsal"
+    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    assert str(archive) in Path(f"/proc/{java}/maps").read_text()
 
 
 def test_what_is_no_archive_is_left_alone_without_a_word(tmp_path: Path, require: Require) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gapless.errors import GaplessError
+from gapless.java import Java
 from gapless.pipeline import SparkMissing, session, spark_session
 
 
@@ -25,6 +26,24 @@ def test_without_jars_the_command_that_fetches_them_is_named(
     with pytest.raises(GaplessError, match=r"python -m gapless\.jars spark") as missing:
         spark_session()
     assert "\n" not in str(missing.value)
+
+
+@pytest.mark.parametrize("master", ["local[2]", "spark://host:7077"])
+def test_jars_and_options_of_the_users_come_to_ours(master: str, tmp_path: Path) -> None:
+    own = {
+        "spark.jars": "mine.jar",
+        "spark.driver.extraClassPath": "/more",
+        "spark.driver.extraJavaOptions": "-Dmine=1",
+        "spark.ui.enabled": "true",
+    }
+    jars, java = [tmp_path / "a.jar", tmp_path / "b.jar"], Java(tmp_path, 17)
+    settings = session.settings_for(own, jars, java, master=master)
+    assert settings["spark.jars"] == f"{jars[0]},{jars[1]},mine.jar"
+    assert settings["spark.driver.extraClassPath"] == f"{jars[0]}:{jars[1]}:/more"
+    assert settings["spark.driver.extraJavaOptions"].startswith("-Dlog4j2.configurationFile=")
+    assert settings["spark.driver.extraJavaOptions"].endswith(" -Dmine=1")
+    assert settings["spark.ui.enabled"] == "true"
+    assert ("spark.driver.host" in settings) == master.startswith("local")
 
 
 def test_the_pipeline_can_be_imported_without_loading_spark() -> None:

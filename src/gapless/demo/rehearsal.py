@@ -8,10 +8,10 @@ some records from a topic into another one and two tables, so that these are the
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,8 +56,9 @@ path = "parquet"
 def rehearse() -> Path | None:
     """Make the archive; None if this Java writes none."""
     archive = archive_path(find_java(), require_spark())
-    archive.unlink(missing_ok=True)
     unfinished = archive.with_suffix(".unfinished")
+    for earlier in (archive, unfinished):
+        earlier.unlink(missing_ok=True)
     config = {"spark.driver.extraJavaOptions": " ".join(options_to_make(unfinished))}
     spark = spark_session("rehearsal", short_lived=True, config=config)
     with tempfile.TemporaryDirectory(prefix="gapless-rehearsal-") as folder, EmbeddedBroker() as broker:
@@ -90,15 +91,18 @@ def _end_java(spark: SparkSession) -> None:
     process = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
     spark.stop()
     process.stdin.close()
-    with suppress(TimeoutError):
+    try:
         process.wait(_WRITE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise GaplessError(f"Java has not written it within {_WRITE_S:g} s") from None
 
 
 def main() -> None:
     began_s = time.monotonic()
     try:
         archive, why_not = rehearse(), "this Java writes none"
-    except GaplessError as error:
+    except (GaplessError, OSError) as error:
         archive, why_not = None, str(error)
     if archive is None:
         sys.stderr.write(f"Spark will start without an archive of classes: {why_not}\n")

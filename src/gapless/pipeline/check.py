@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import ExitCode, GaplessError, Unreachable, UsageError
-from gapless.pipeline.belonging import cluster_of, fitting_note
+from gapless.pipeline.belonging import NOTE, cluster_of, fitting_note
 from gapless.pipeline.complaints import problem_of, unsaid
 from gapless.pipeline.definition import Definition
 from gapless.pipeline.failures import explain
@@ -256,16 +256,17 @@ def _with_spark(definition: Definition) -> Findings:
 
 def _checkpoint(definition: Definition, spark: SparkSession) -> Findings:
     folder = CheckpointFolder(spark, definition.checkpoint)
-    last = last_finished(folder)
-    if last is None:
+    if folder.read(NOTE) is None:  # a new one fits any definition
         return
     reading = client_properties(definition.kafka).for_librdkafka(definition.source.bootstrap)
     try:
         fitting_note(folder, definition, cluster_of(reading, list(definition.source.topics)))
     except GaplessError as error:
         yield Finding("checkpoint", State.FAILED, str(error), error.exit_code)
-    else:
-        yield Finding("checkpoint", State.OK, f"{definition.checkpoint}: goes on after batch {last}")
+        return
+    last = last_finished(folder)
+    after = "its beginning" if last is None else f"batch {last}"
+    yield Finding("checkpoint", State.OK, f"{definition.checkpoint}: goes on after {after}")
 
 
 def _transform(definition: Definition, spark: SparkSession) -> Findings:

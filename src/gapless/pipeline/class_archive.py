@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from gapless.java import Java
@@ -20,9 +19,11 @@ _SILENT = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 
 def archive_path(java: Java, jars: Sequence[Path]) -> Path:
     """Where the archive for these is, or would be: beside the jars."""
+    from pyspark import __version__ as spark_version
+
     about_java = java.home / "release"
     told = about_java.read_text() if about_java.is_file() else ""
-    parts = [str(java.home), told, version("pyspark"), *map(str, jars)]
+    parts = [str(java.home), told, spark_version, *map(str, jars)]
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
     return jars[0].parent / f"classes-{name}.jsa"
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gapless.errors import GaplessError
 from gapless.jars import jar_paths
-from gapless.java import find_java
+from gapless.java import Java, find_java
 from gapless.pipeline.class_archive import archive_path, options_to_use
 from gapless.pipeline.failures import cause_of
 
@@ -69,27 +69,12 @@ def spark_session(
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = str(find_java().home)
-    on_this_machine = master.startswith("local")
-    if on_this_machine:
+    if _is_here(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers must run what the driver runs, and not the first `python3` on PATH.
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = (config or {}).get("spark.pyspark.python", sys.executable)
-    java_options = [
-        f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
-        *options_to_use(archive_path(find_java(), jars)),
-        *(SHORT_LIVED if short_lived else ()),
-    ]
-    settings = {
-        **DEFAULTS,
-        **(LOOPBACK if on_this_machine else {}),
-        **own,
-        "spark.driver.extraJavaOptions": _joined(" ", java_options, own.get("spark.driver.extraJavaOptions")),
-        # On the class path, and not only in `spark.jars`: the archive knows no other classes.
-        "spark.driver.extraClassPath": _joined(":", map(str, jars), own.get("spark.driver.extraClassPath")),
-    }
-    if not on_this_machine:  # executors get theirs from the driver
-        settings["spark.jars"] = _joined(",", map(str, jars), own.get("spark.jars"))
+    settings = settings_for(own, jars, find_java(), master=master, short_lived=short_lived)
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -102,5 +87,28 @@ def spark_session(
         raise SparkMissing(f"Spark cannot be started with master {master}: {cause_of(error)}") from None
 
 
-def _joined(separator: str, ours: Iterable[str], theirs: str | None) -> str:
-    return separator.join([*ours, *filter(None, [theirs])])
+def settings_for(
+    own: Mapping[str, str], jars: Sequence[Path], java: Java, *, master: str, short_lived: bool = False
+) -> dict[str, str]:
+    """What a session is started with, if `own` is what its user has set."""
+    java_options = [
+        f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
+        *options_to_use(archive_path(java, jars)),
+        *(SHORT_LIVED if short_lived else ()),
+    ]
+    paths = [str(jar) for jar in jars]
+    ours = {
+        "spark.driver.extraJavaOptions": (" ", java_options),
+        "spark.jars": (",", paths),
+        # The same once more: the archive knows only classes of the class path.
+        "spark.driver.extraClassPath": (":", paths),
+    }
+    joined = {
+        name: separator.join([*values, *filter(None, [own.get(name)])])
+        for name, (separator, values) in ours.items()
+    }
+    return {**DEFAULTS, **(LOOPBACK if _is_here(master) else {}), **own, **joined}
+
+
+def _is_here(master: str) -> bool:
+    return master.startswith("local")
