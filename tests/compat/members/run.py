@@ -92,6 +92,9 @@ def run_kafka_python(bootstrap: str, group: str, topic: str, instance: str | Non
         enable_auto_commit=False,
         fetch_max_wait_ms=50,
     )
+    # kafka-python 3.0.12 may join before it knows the topic, assigns nothing, and joins again when it does;
+    # if a poll's time is up in the middle of that, it forgets the second answer and stays without partitions.
+    consumer.partitions_for_topic(topic)
     stop, reporter = Stop(), Reporter()
     while not stop.asked:
         polled = consumer.poll(timeout_ms=100)
