@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import doctest
+import gc
 import itertools
 import os
 import sys
@@ -363,3 +364,39 @@ def test_records_without_a_key_reach_all_partitions(
         assert Counter(each.partition for each in receipts) == dict.fromkeys(range(3), STEP_RECORDS)
         assert producer.flush(60) == 0
     assert len(read_all(embedded, topic)) == 3 * STEP_RECORDS
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"semantics": "at-most-once"},
+        {"semantics": "at-least-once"},
+        {"spool_mode": "always"},
+        {"spool_mode": "fallback"},
+        {"semantics": "exactly-once"},
+    ],
+    ids=lambda settings: "-".join(settings.values()),
+)
+def test_a_closed_producer_holds_no_threads_and_no_connections(
+    embedded: Kafka, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    if "spool_mode" in settings or settings.get("semantics") == "exactly-once":
+        settings = {**settings, "spool": tmp_path / "spool"}
+    topic = new_topic(embedded)
+    gc.collect()  # what other tests left
+    before = _librdkafka_threads()
+    gc.disable()
+    try:
+        producer = Producer(embedded.bootstrap, "leaves-nothing", **settings)
+        producer.send(topic, b"value").wait(30)
+        assert _librdkafka_threads() - before
+        producer.close()
+        wait_for(lambda: not _librdkafka_threads() - before, "its threads have ended")
+    finally:
+        gc.enable()
+    assert producer.flush(0.1) == 0
+
+
+def _librdkafka_threads() -> set[str]:
+    tasks = Path("/proc/self/task")
+    return {task.name for task in tasks.iterdir() if (task / "comm").read_text().startswith("rdk:")}

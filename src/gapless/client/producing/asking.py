@@ -57,3 +57,7 @@ class Asking:
         if self._client is None:
             self._client = Producer(dict(self._properties))
         return count_partitions(self._client, self._properties["bootstrap.servers"], topic, timeout_s)
+
+    def rest(self) -> None:
+        """Close the connection, until it is needed again."""
+        self._client = None

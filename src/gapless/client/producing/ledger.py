@@ -70,7 +70,7 @@ class Ledger:
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self._properties = quiet_unless_told(connection_properties(properties))
-        self._admin = AdminClient(dict(self._properties))
+        self._admin: AdminClient | None = None
         self._groups: dict[str, object] = {}
         self._consumers: dict[str, Consumer] = {}
 
@@ -79,7 +79,7 @@ class Ledger:
         if self._exists():
             return
         topic = NewTopic(LEDGER_TOPIC, num_partitions=1, replication_factor=-1, config={"retention.ms": "-1"})
-        made = self._admin.create_topics([topic], request_timeout=REQUEST_TIMEOUT_S)[LEDGER_TOPIC]
+        made = self._administrator().create_topics([topic], request_timeout=REQUEST_TIMEOUT_S)[LEDGER_TOPIC]
         try:
             made.result()
         except KafkaException as error:
@@ -122,8 +122,14 @@ class Ledger:
 
     def rest(self) -> None:
         """Close connections that are needed again only when a session begins."""
+        self._admin = None
         while self._consumers:
             self._consumers.popitem()[1].close()
+
+    def _administrator(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = AdminClient(dict(self._properties))
+        return self._admin
 
     def _consumer(self, group: str) -> Consumer:
         if group not in self._consumers:
@@ -138,7 +144,7 @@ class Ledger:
         return self._consumers[group]
 
     def _exists(self) -> bool:
-        described = self._admin.describe_topics(
+        described = self._administrator().describe_topics(
             TopicCollection([LEDGER_TOPIC]), request_timeout=REQUEST_TIMEOUT_S
         )
         try:

@@ -60,6 +60,7 @@ class Poller:
         """
         self._busy = False
         self._stopping = False
+        self._ended = False
         self._awake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gapless-{name}", daemon=True)
 
@@ -67,12 +68,21 @@ class Poller:
         self._thread.start()
 
     def stop(self) -> None:
-        """Run the callbacks that are left, and end the thread; not to be called on it."""
+        """Run the callbacks that are left, and end the thread and the producer; not to be called on it."""
         self._stopping = True
         self._awake.set()
         if self._thread.is_alive():
             self._thread.join()
         self._run_callbacks()
+        self._end_producer()
+
+    def _end_producer(self) -> None:
+        """At once, with its threads: it holds us by its callback, so it would wait for a collector."""
+        if not self._ended:
+            self.purge(in_flight=True)  # or it would wait for the last records, for ever
+            with self.polling:
+                self._ended = True
+                self.producer.close()
 
     def run_late_callbacks(self) -> None:
         """Of what was settled after the thread's end."""
@@ -98,12 +108,14 @@ class Poller:
             time.sleep(min(timeout_s, _LOOK_S))
             return
         with self.polling:
-            self.producer.poll(timeout_s)
+            if not self._ended:
+                self.producer.poll(timeout_s)
 
     def flush(self, timeout_s: float) -> None:
         """Let everything go out at once, and serve reports for so long, or until there are none to come."""
         with self.polling:
-            self.producer.flush(timeout_s)
+            if not self._ended:
+                self.producer.flush(timeout_s)
 
     def purge(self, in_flight: bool) -> None:
         """Give up what is not on its way, or everything; reports say so of each record, and are served."""

@@ -80,7 +80,8 @@ class TransactionalSender:
         self._patience_s = patience_s
         self._start_wait_s = start_wait_s
         self._streams: dict[tuple[str, int], Stream] = {}
-        self.partitions = Partitions(Asking(properties).count_partitions, spool.path)
+        self._asking = Asking(properties)
+        self.partitions = Partitions(self._asking.count_partitions, spool.path)
         self._settling = Settling(spool)
         self._promises = Promises(source, spool.incarnation)
         self._claimant = Claimant(
@@ -197,6 +198,7 @@ class TransactionalSender:
             # librdkafka may sit in a call for longer than we told it to. Whatever comes of it is harmless:
             # the next session fences this one.
             self._thread.join(max(0.0, self._end_by - time.monotonic()) + _END_S)
+        self._asking.rest()
         end = self.spool.end
         try:
             self.spool.close()

@@ -117,7 +117,11 @@ class Sealer:
 
     def _ensure_ledger(self) -> None:
         if not self._ledger_is_there:
-            Ledger({"log_level": 0, **self._connection}).ensure_topic()
+            ledger = Ledger({"log_level": 0, **self._connection})
+            try:
+                ledger.ensure_topic()
+            finally:
+                ledger.rest()
             self._ledger_is_there = True
 
 
