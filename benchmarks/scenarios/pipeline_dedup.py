@@ -167,7 +167,12 @@ class Bench:
         dedup = IntervalDedup(CheckpointFolder(self._spark, checkpoint)) if contender == INTERVALS else None
 
         def batch(rows: DataFrame, number: int) -> None:
-            left.append(_counted(rows if dedup is None else dedup.keep_new(rows, number).rows))
+            if dedup is None:
+                left.append(_counted(rows))
+            else:
+                sifting = dedup.sift(rows, number)
+                left.append(_counted(sifting.rows))
+                sifting.settle()
 
         before, began_s = cpu_of_children(), time.perf_counter()
         query = (

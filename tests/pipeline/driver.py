@@ -55,16 +55,28 @@ class DyingSink:
 
 
 class DyingDedup:
-    """A dedup that dies when its table is written."""
+    """A dedup that dies before or after its table is written."""
 
     def __init__(self, dedup: Any, doom: Doom) -> None:
         self._dedup = dedup
         self._doom = doom
 
-    def keep_new(self, rows: DataFrame, number: int) -> Any:
-        kept = self._dedup.keep_new(rows, number)
-        self._doom.meet("dedup", number)
-        return kept
+    def sift(self, rows: DataFrame, number: int) -> DyingSifting:
+        return DyingSifting(self._dedup.sift(rows, number), number, self._doom)
+
+
+class DyingSifting:
+    def __init__(self, sifting: Any, number: int, doom: Doom) -> None:
+        self.rows = sifting.rows
+        self._sifting = sifting
+        self._number = number
+        self._doom = doom
+
+    def settle(self) -> int:
+        self._doom.meet("dedup:before", self._number)
+        dropped: int = self._sifting.settle()
+        self._doom.meet("dedup:after", self._number)
+        return dropped
 
 
 def doomed(runner: BatchRunner, doom: Doom) -> BatchRunner:

@@ -80,8 +80,14 @@ master = "local[2]"
 
 # Where the driver dies, and in which batch; then it is started again, for the next death.
 DEATHS = {
-    "some": [("dedup", 0), ("kafka:after", 1)],
-    "others": [("dead-letters:after", 0), ("delta:after", 1), ("postgres:after", 2), ("end", 3)],
+    "some": [("dedup:before", 0), ("kafka:after", 1)],
+    "others": [
+        ("dedup:after", 0),
+        ("dead-letters:after", 0),
+        ("delta:after", 1),
+        ("postgres:after", 2),
+        ("end", 3),
+    ],
 }
 
 

@@ -64,14 +64,13 @@ class BatchRunner(NamedTuple):
         rows.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
         ranges = ranges_of(self.folder, number)
         self._look_for_loss(ranges)
-        duplicates = 0
-        if self.dedup is not None:
-            rows, duplicates = self.dedup.keep_new(rows, number)
-        with _kept(rows, self.dead_letters is not None) as kept:
+        sifting = None if self.dedup is None else self.dedup.sift(rows, number)
+        with _kept(rows if sifting is None else sifting.rows, self.dead_letters is not None) as kept:
             strict = self.dead_letters is None
             good, bad = judge_records(kept, self.source.value, self.source.schema, strict=strict)
             dead = self._bury(bad, number)
             written = self._write(good, number)
+        duplicates = 0 if sifting is None else sifting.settle()
         self.group.commit(ends_of(self.folder, number))
         return Progress(
             batch=number,

@@ -7,17 +7,17 @@ has seen) and F2 (what that costs).
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from gapless.client.formats import identity_of
 from gapless.errors import UsageError
-from gapless.pipeline.dedup import IntervalDedup, by_identity
+from gapless.pipeline.dedup import IntervalDedup
 from gapless.pipeline.dedup.seen import SeenLost
 from gapless.pipeline.folder import CheckpointFolder
 from gapless.pipeline.ranges import source_ranges
@@ -78,17 +78,10 @@ def muddle(seed: int, count: int) -> Iterator[Sent]:
         yield Sent(partition, value, [*more, *identity(source, sequence, incarnation)])
 
 
-@pytest.mark.parametrize("few_ranges", [64, 0], ids=["filter", "join"])
 def test_of_each_identity_the_first_record_in_the_log_comes_out(
-    spark: SparkSession,
-    bootstrap: str,
-    topic: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    few_ranges: int,
+    spark: SparkSession, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
     """Across batches and restarts, within a batch, with and without identities; C6, E6."""
-    monkeypatch.setattr(by_identity, "_FEW_RANGES", few_ranges)
     records = list(muddle(seed=7, count=600))
     came: list[Kept] = []
     dropped = 0
@@ -99,11 +92,11 @@ def test_of_each_identity_the_first_record_in_the_log_comes_out(
 
         def batch(rows: DataFrame, number: int, dedup: IntervalDedup = dedup) -> None:
             nonlocal dropped
-            kept = dedup.keep_new(rows, number)
-            assert kept.rows.columns == rows.columns
-            assert source_ranges(kept.rows) == source_ranges(rows) is not None
-            came.extend(kept_by(kept.rows, number))
-            dropped += kept.dropped
+            sifting = dedup.sift(rows, number)
+            assert sifting.rows.columns == rows.columns
+            assert source_ranges(sifting.rows) == source_ranges(rows) is not None
+            came.extend(kept_by(sifting.rows, number))
+            dropped += sifting.settle()
 
         run_batches(spark, Source(bootstrap, [topic], max_records_per_batch=150), tmp_path, batch)
 
@@ -125,18 +118,98 @@ def test_a_repeated_batch_gives_the_same_rows_and_the_same_table(
     dedup = IntervalDedup(folder)
 
     def batch(rows: DataFrame, number: int) -> None:
-        first = dedup.keep_new(rows, number)
-        came, table = kept_by(first.rows, number), folder.read(f"dedup/{number}.parquet")
+        first = dedup.sift(rows, number)
+        came, dropped = kept_by(first.rows, number), first.settle()
+        table = folder.read(f"dedup/{number}.parquet")
         for again in (dedup, IntervalDedup(folder)):
-            repeated = again.keep_new(rows, number)
-            assert repeated.dropped == first.dropped
+            repeated = again.sift(rows, number)
             assert kept_by(repeated.rows, number) == came
+            assert repeated.settle() == dropped
             assert folder.read(f"dedup/{number}.parquet") == table
 
     run_batches(spark, Source(bootstrap, [topic], max_records_per_batch=200), tmp_path, batch)
     folder.delete("dedup/0.parquet")
     with pytest.raises(SeenLost):
-        IntervalDedup(folder).keep_new(spark.range(1).toDF("offset"), 1)
+        IntervalDedup(folder).sift(spark.range(1).toDF("offset"), 1)
+
+
+def read_nothing(_: DataFrame) -> None: ...
+
+
+def read_a_little(rows: DataFrame) -> None:
+    rows.limit(1).collect()
+
+
+def read_one_partition(rows: DataFrame) -> None:
+    """As where the sink had the other one already."""
+    rows.sparkSession.sparkContext.runJob(rows.rdd, lambda part: [sum(1 for _ in part)], [1])
+
+
+def read_in_one_task(rows: DataFrame) -> None:
+    """Which is then no task of the source: Spark numbers it otherwise."""
+    rows.coalesce(1).foreach(lambda _: None)
+
+
+def read_twice(rows: DataFrame) -> None:
+    rows.count()
+    rows.filter("value is null").count()
+
+
+def read_kept(rows: DataFrame) -> None:
+    """Whoever fails after Spark has kept the rows, and is tried again, reads them from there."""
+    kept = rows.persist()
+
+    def fail(part: Iterator[object]) -> None:
+        for _ in part:
+            pass
+        raise OSError("the sink is away")
+
+    with pytest.raises(Exception, match="the sink is away"):
+        kept.foreachPartition(fail)
+    kept.count()
+
+
+@pytest.mark.parametrize(
+    "read", [read_nothing, read_a_little, read_one_partition, read_in_one_task, read_twice, read_kept]
+)
+def test_however_rows_are_read_the_same_is_written_down(
+    spark: SparkSession, bootstrap: str, topic: str, tmp_path: Path, read: Callable[[DataFrame], None]
+) -> None:
+    send(bootstrap, topic, list(muddle(seed=3, count=300)))
+    folders = [CheckpointFolder(spark, tmp_path / name) for name in ("expected", "found")]
+    expected, found = map(IntervalDedup, folders)
+
+    def batch(rows: DataFrame, number: int) -> None:
+        usual, other = expected.sift(rows, number), found.sift(rows, number)
+        usual.rows.count()
+        read(other.rows)
+        assert other.settle() == usual.settle() > 0
+        other.rows.unpersist()
+        tables = [folder.read(f"dedup/{number}.parquet") for folder in folders]
+        assert tables[0] == tables[1] is not None
+
+    run_batches(spark, Source(bootstrap, [topic], max_records_per_batch=150), tmp_path, batch)
+
+
+def test_several_topics_are_told_apart(
+    spark: SparkSession, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    other = f"{topic}-other"
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(other, 2, 1)])[other].result(30)
+    for name in (topic, other):
+        for value in (b"one", b"again"):
+            send(bootstrap, name, [Sent(0, value, identity("shop", 0)), Sent(1, value, identity("shop", 0))])
+    dedup = IntervalDedup(CheckpointFolder(spark, tmp_path))
+    came: list[bytes] = []
+
+    def batch(rows: DataFrame, number: int) -> None:
+        sifting = dedup.sift(rows, number)
+        came.extend(bytes(row.value) for row in sifting.rows.collect())
+        assert sifting.settle() == 4
+
+    run_batches(spark, Source(bootstrap, [topic, other]), tmp_path, batch)
+    assert came == [b"one"] * 4
 
 
 def test_partitions_that_are_added_and_markers_of_transactions_are_no_trouble(
@@ -147,7 +220,9 @@ def test_partitions_that_are_added_and_markers_of_transactions_are_no_trouble(
     came: list[Kept] = []
 
     def batch(rows: DataFrame, number: int) -> None:
-        came.extend(kept_by(dedup.keep_new(rows, number).rows, number))
+        sifting = dedup.sift(rows, number)
+        came.extend(kept_by(sifting.rows, number))
+        sifting.settle()
 
     def run() -> list[bytes]:
         came.clear()
@@ -190,7 +265,7 @@ def test_rows_that_are_shuffled_are_refused(
     send(bootstrap, topic, [Sent(0, b"x", identity("shop", 0))])
 
     def batch(rows: DataFrame, number: int) -> None:
-        IntervalDedup(CheckpointFolder(spark, tmp_path)).keep_new(rows.repartition(3), number)
+        IntervalDedup(CheckpointFolder(spark, tmp_path)).sift(rows.repartition(3), number)
 
     with pytest.raises(UsageError, match="before any shuffle"):
         run_batches(spark, Source(bootstrap, [topic]), tmp_path, batch)

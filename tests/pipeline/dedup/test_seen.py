@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gapless.client.formats import sequence_header, source_header
-from gapless.pipeline.dedup.by_identity import find
+from gapless.client.formats import source_header
 from gapless.pipeline.dedup.seen import KEPT_VERSIONS, Seen, SeenLost, Versions, from_bytes, to_bytes
 from tests.pipeline.dedup.batches import INCARNATION, MemoryFolder
 
@@ -25,45 +24,8 @@ def listed(what: Seen) -> list[tuple[str, int, int]]:
     return list(zip(names, what.firsts.tolist(), what.lasts.tolist(), strict=True))
 
 
-def rows_of(*records: tuple[int, str | bytes | None, int | bytes | None]) -> pa.RecordBatch:
-    """offset, source or header, sequence or header."""
-    makers = [source_header(each, INCARNATION) if isinstance(each, str) else each for _, each, _ in records]
-    numbers = [sequence_header(each) if isinstance(each, int) else each for _, _, each in records]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([each[0] for each in records]),
-            pa.array(makers, pa.binary()),
-            pa.array(numbers, pa.binary()),
-        ],
-        ["offset", "made_by", "sequence"],
-    )
-
-
 def versions(folder: Any) -> Versions:
     return Versions(folder)
-
-
-def test_a_task_finds_what_is_new_and_what_comes_again() -> None:
-    batches = [
-        rows_of((10, "shop", 5), (11, "shop", 6), (12, "till", 0), (13, "shop", 5)),
-        rows_of((14, None, None), (15, "shop", None), (16, "till", 1), (20, "shop", 7), (21, "till", 3)),
-        rows_of((22, "shop", 2), (23, b"\x02garbled..name", 1), (24, "shop", b"\xff" * 8)),
-    ]
-    found = find(iter(batches), seen(("other", 0, 9), ("till", 3, 3)))
-    assert sorted(listed(found.new)) == [("shop", 2, 2), ("shop", 5, 7), ("till", 0, 1)]
-    assert found.duplicates.tolist() == [13, 21]
-
-
-def test_a_task_without_identities_finds_nothing() -> None:
-    for batches in ([], [rows_of((1, None, None), (2, "shop", None))]):
-        found = find(iter(batches), Seen.nothing())
-        assert (listed(found.new), found.duplicates.tolist()) == ([], [])
-
-
-def test_sliced_columns_are_read_where_they_begin() -> None:
-    rows = rows_of((0, "shop", 0), (1, "shop", 1), (2, "shop", 2), (3, "shop", 2)).slice(1)
-    found = find(iter([rows]), Seen.nothing())
-    assert (listed(found.new), found.duplicates.tolist()) == ([("shop", 1, 2)], [3])
 
 
 def test_the_same_content_is_the_same_bytes_however_it_came() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.pipeline.dedup.by_identity import IntervalDedup, Kept
+from gapless.pipeline.dedup.by_identity import IntervalDedup, Sifting
 from gapless.pipeline.dedup.within import bring_up_to_date, drop_within
 
-__all__ = ["IntervalDedup", "Kept", "bring_up_to_date", "drop_within"]
+__all__ = ["IntervalDedup", "Sifting", "bring_up_to_date", "drop_within"]

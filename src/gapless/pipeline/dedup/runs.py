@@ -32,15 +32,16 @@ def no_runs() -> Runs:
     return Runs(nothing, nothing, nothing)
 
 
-def sift(keys: Ints, numbers: Ints, seen: Runs) -> tuple[Flags, Runs]:
+def sift(keys: Ints, numbers: Ints, *seen: Runs) -> tuple[Flags, Runs]:
     """Which rows are new, and the runs of the new ones. Of equal rows the first is new, if none was seen."""
     if not len(keys):
         return np.empty(0, np.bool_), no_runs()
     order = _in_order(keys, numbers)
     keys, numbers = keys[order], numbers[order]
     fresh = _differs(keys, numbers)
-    if len(seen.keys):
-        fresh &= ~_contained(keys, numbers, fresh, seen)
+    for runs in seen:
+        if len(runs.keys):
+            fresh &= ~_contained(keys, numbers, fresh, runs)
     is_new = np.empty(len(keys), np.bool_)
     is_new[order] = fresh
     return is_new, _joined(keys[fresh], numbers[fresh], numbers[fresh])
@@ -86,15 +87,16 @@ def _contained(keys: Ints, numbers: Ints, fresh: Flags, seen: Runs) -> Flags:
 
 def _floor(runs: Runs, keys: Ints, numbers: Ints) -> Places:
     """For each row the last run of its key that begins at or before its number; -1 if there is none."""
-    count = len(runs.keys)
-    is_row = np.concatenate([np.zeros(count, np.int8), np.ones(len(keys), np.int8)])
-    order = np.lexsort((is_row, np.concatenate([runs.firsts, numbers]), np.concatenate([runs.keys, keys])))
-    rows = order >= count
-    passed = np.cumsum(~rows) - 1
-    at = np.empty(len(keys), np.intp)
-    at[order[rows] - count] = passed[rows]
-    at[runs.keys[at] != keys] = -1
-    return at
+    start = np.searchsorted(runs.keys, keys, "left")
+    low, high = start, np.searchsorted(runs.keys, keys, "right")
+    # A binary search for all rows at once: of most sources there is a single run, and one step will do.
+    while (unsure := low < high).any():
+        middle = (low + high) // 2
+        begins_before = unsure.copy()
+        begins_before[unsure] = runs.firsts[middle[unsure]] <= numbers[unsure]
+        low = np.where(begins_before, middle + 1, low)
+        high = np.where(unsure & ~begins_before, middle, high)
+    return np.where(low > start, low - 1, -1)
 
 
 def _joined(keys: Ints, firsts: Ints, lasts: Ints) -> Runs:
