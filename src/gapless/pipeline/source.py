@@ -27,6 +27,9 @@ GROUP_PREFIX = "gapless.source"
 # After every poll Spark asks the broker for both ends of the partition, and loses what else it had fetched.
 # With the client's usual 500 records to a poll that is a good part of the work: here it takes a whole fetch.
 _RECORDS_PER_POLL = "100000"
+# It asks over the connection on which a fetch for what comes next is under way: at the end of the log the
+# broker keeps that fetch, and so the question, for as long as it may. Spark reads only what is there already.
+_WAIT_MS = "5"
 _EARLIEST = -2  # as Kafka's protocol and Spark's options have it
 _PATIENCE_S = 30.0
 
@@ -45,6 +48,7 @@ def read_source(
     """
     options = {
         "kafka.max.poll.records": _RECORDS_PER_POLL,
+        "kafka.fetch.max.wait.ms": _WAIT_MS,
         **properties.for_spark(source.bootstrap),
         "kafka.isolation.level": "read_committed",
         "subscribe": ",".join(source.topics),

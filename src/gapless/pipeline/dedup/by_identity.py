@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gapless.errors import InvariantViolated, UsageError
-from gapless.pipeline.identity import SEQUENCE_BYTES, made_by, sequence_bytes
+from gapless.pipeline.identity import made_by, sequence_bytes
 from gapless.pipeline.ranges import source_ranges
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ class Sifting:
         reports: Accumulator[Reports],
     ) -> None:
         from pyspark.sql import DataFrame
-        from pyspark.sql import functions as sf
         from pyspark.sql.pandas.functions import arrow_udf
 
         self._number = number
@@ -85,11 +84,8 @@ class Sifting:
         self._shared = spark.sparkContext.broadcast({place: seen[place] for place in places if place in seen})
         topics = sorted({topic for topic, _ in places})
         judge = arrow_udf(_in_task(self._shared, number, topics, reports), "boolean")  # type: ignore[call-overload]
-        sequence = sequence_bytes()
-        eight_bytes = sf.when(sf.octet_length(sequence) == SEQUENCE_BYTES, sequence)
-        new = (
-            rows.filter(judge(_number_of_place(topics), made_by(), eight_bytes))._jdf if topics else rows._jdf
-        )
+        is_new = judge(_number_of_place(topics), made_by(), sequence_bytes())
+        new = (rows.filter(is_new) if topics else rows)._jdf
         self._rdd = new.queryExecution().toRdd()
         # As a batch of its own: Spark's optimizer must not let any row pass the judge.
         batch = spark._jsparkSession.internalCreateDataFrame(self._rdd, new.schema(), False)

@@ -38,7 +38,8 @@ class Judge:
     def are_new(self, makers: Any, sequences: Any) -> Flags:
         """Of each record, by Arrow arrays of its two headers, null without. Who has no identity is new."""
         are_new = np.ones(len(makers), np.bool_)
-        told = np.flatnonzero(pc.and_(makers.is_valid(), sequences.is_valid()))
+        have_numbers = pc.equal(pc.binary_length(sequences), SEQUENCE_BYTES).fill_null(False)
+        told = np.flatnonzero(pc.and_(makers.is_valid(), have_numbers))
         if len(told) < len(makers):
             makers, sequences = makers.take(pa.array(told)), sequences.take(pa.array(told))
         encoded = makers.cast(pa.binary()).dictionary_encode()
