@@ -55,7 +55,7 @@ def identity(headers: str = "headers") -> Column:
 
 
 def _last(headers: str, name: str, usual_place: int) -> Column:
-    """The value of the last header of a name. Written in SQL, which Java reads in one call instead of fifty."""
+    """The value of the last header of a name. In SQL, which Java reads in one call instead of fifty."""
     from pyspark.sql import functions as sf
 
     searched = f"try_element_at(filter({headers}, header -> header.key = '{name}'), -1)"
