@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gapless.client import LeftInSpool, Producer, Receipt
+from gapless.client import DeliveryFailed, LeftInSpool, Producer, Receipt
 from gapless.client.formats import LEDGER_TOPIC, Seal
 from gapless.client.producing import partitions
 from gapless.client.producing import producer as module
@@ -400,3 +400,31 @@ def test_a_closed_producer_holds_no_threads_and_no_connections(
 def _librdkafka_threads() -> set[str]:
     tasks = Path("/proc/self/task")
     return {task.name for task in tasks.iterdir() if (task / "comm").read_text().startswith("rdk:")}
+
+
+@pytest.mark.parametrize("spool_mode", [None, "fallback"])
+def test_a_close_in_an_outage_tells_the_fate_of_every_record(
+    kafka: Kafka, tmp_path: Path, spool_mode: str | None
+) -> None:
+    """librdkafka gives records up in threads of its own, and tells a moment later."""
+    kept: dict[str, Any] = {"spool": tmp_path / "spool", "spool_mode": spool_mode} if spool_mode else {}
+    count = 8_000
+    for seal_every_s in (0, 10):
+        topic = new_topic(kafka)
+        producer = Producer(kafka.bootstrap, "told", seal_every_s=seal_every_s, **kept)
+        producer.send(topic, b"before").wait(30)
+        told: list[Receipt] = []
+        with kafka.outage():
+            receipts = [
+                producer.send(topic, b"value", on_delivery=lambda _, receipt: told.append(receipt))
+                for _ in range(count)
+            ]
+            left = producer.close(0.3)
+        fates = Counter(type(each.error) for each in receipts if each.done)
+        assert fates == {(LeftInSpool if spool_mode else DeliveryFailed): count}
+        assert (len(told), left) == (count, count)
+        if spool_mode:
+            with Producer(kafka.bootstrap, "told", **kept) as successor:
+                assert successor.flush(60) == 0
+            # What was under way may have arrived, and comes again as the same record.
+            assert len({each.identity for each in read_all(kafka, topic)}) == count + 1

@@ -54,9 +54,10 @@ class Asking:
         self._client: Producer | None = None
 
     def count_partitions(self, topic: str, timeout_s: float) -> int:
-        if self._client is None:
-            self._client = Producer(dict(self._properties))
-        return count_partitions(self._client, self._properties["bootstrap.servers"], topic, timeout_s)
+        client = self._client
+        if client is None:
+            client = self._client = Producer(dict(self._properties))
+        return count_partitions(client, self._properties["bootstrap.servers"], topic, timeout_s)
 
     def rest(self) -> None:
         """Close the connection, until it is needed again."""

@@ -231,6 +231,7 @@ class DirectSender:
             return unsent if self._fallback is None else self._fallback.close()
         finally:
             self.poller.stop()
+            self._produce = self.poller.producer.produce
 
     def _open(self) -> int:
         """Records whose fate is not known."""

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -27,12 +27,35 @@ from gapless.errors import GaplessError, Unreachable, UsageError
 _POLL_S = 0.05
 _STAY_AWAY_S = 0.01
 _LOOK_S = 0.01
+_PURGE_S = 10.0
+_QUIET_S = 0.1
 
 _logger = logging.getLogger("gapless.client")
 
 Chore = Callable[[], None]
 ProducedHeaders = list[tuple[str, str | bytes | None]]
 """As librdkafka takes them."""
+
+
+class _Ended:
+    """In the place of a producer that has ended."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def poll(self, _timeout_s: float) -> int:
+        return 0
+
+    def flush(self, _timeout_s: float) -> int:
+        return 0
+
+    def purge(self, **_what: bool) -> None: ...
+
+    def produce(self, *_record: object, **_more: object) -> None:
+        raise UsageError("the producer is closed")
+
+    def list_topics(self, *_topic: object, **_timeout: object) -> None:
+        raise UsageError("the producer is closed")
 
 
 class Poller:
@@ -60,7 +83,6 @@ class Poller:
         """
         self._busy = False
         self._stopping = False
-        self._ended = False
         self._awake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gapless-{name}", daemon=True)
 
@@ -77,12 +99,13 @@ class Poller:
         self._end_producer()
 
     def _end_producer(self) -> None:
-        """At once, with its threads: it holds us by its callback, so it would wait for a collector."""
-        if not self._ended:
-            self.purge(in_flight=True)  # or it would wait for the last records, for ever
-            with self.polling:
-                self._ended = True
-                self.producer.close()
+        """Let go of it now, and its threads end with it: its callback holds us, so a collector had to find it.
+
+        Not `Producer.close`, which waits for whoever asks it for a topic at the moment.
+        """
+        self.purge(in_flight=True)
+        with self.polling:
+            self.producer = cast("Producer", _Ended())
 
     def run_late_callbacks(self) -> None:
         """Of what was settled after the thread's end."""
@@ -108,21 +131,26 @@ class Poller:
             time.sleep(min(timeout_s, _LOOK_S))
             return
         with self.polling:
-            if not self._ended:
-                self.producer.poll(timeout_s)
+            self.producer.poll(timeout_s)
 
     def flush(self, timeout_s: float) -> None:
         """Let everything go out at once, and serve reports for so long, or until there are none to come."""
         with self.polling:
-            if not self._ended:
-                self.producer.flush(timeout_s)
+            self.producer.flush(timeout_s)
 
     def purge(self, in_flight: bool) -> None:
         """Give up what is not on its way, or everything; reports say so of each record, and are served."""
         self.producer.purge(in_queue=True, in_flight=in_flight)
         with self.polling:
-            while self.producer.poll(0):
-                pass
+            # Reports come a moment later, from threads of librdkafka. What is on its way may stay, so there the
+            # end is when no more come.
+            now_s = time.monotonic()
+            give_up_at_s, quiet_at_s = now_s + _PURGE_S, now_s + _QUIET_S
+            while (left := len(self.producer)) and now_s < (give_up_at_s if in_flight else quiet_at_s):
+                self.producer.poll(_LOOK_S)
+                now_s = time.monotonic()
+                if len(self.producer) != left:
+                    quiet_at_s = now_s + _QUIET_S
 
     def renew(self) -> None:
         """A new producer in place of one that failed for good; each of its records is reported as failed."""
