@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -397,6 +398,12 @@ def test_a_closed_producer_holds_no_threads_and_no_connections(
     assert producer.flush(0.1) == 0
 
 
+def _tell(
+    told: list[tuple[GaplessError | None, Receipt]], error: GaplessError | None, receipt: Receipt
+) -> None:
+    told.append((error, receipt))
+
+
 def _librdkafka_threads() -> set[str]:
     tasks = Path("/proc/self/task")
     return {task.name for task in tasks.iterdir() if (task / "comm").read_text().startswith("rdk:")}
@@ -413,12 +420,10 @@ def test_a_close_in_an_outage_tells_the_fate_of_every_record(
         topic = new_topic(kafka)
         producer = Producer(kafka.bootstrap, "told", seal_every_s=seal_every_s, **kept)
         producer.send(topic, b"before").wait(30)
-        told: list[Receipt] = []
+        told: list[tuple[GaplessError | None, Receipt]] = []
+        tell = partial(_tell, told)
         with kafka.outage():
-            receipts = [
-                producer.send(topic, b"value", on_delivery=lambda _, receipt: told.append(receipt))
-                for _ in range(count)
-            ]
+            receipts = [producer.send(topic, b"value", on_delivery=tell) for _ in range(count)]
             left = producer.close(0.3)
         fates = Counter(type(each.error) for each in receipts if each.done)
         assert fates == {(LeftInSpool if spool_mode else DeliveryFailed): count}

@@ -16,8 +16,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from gapless.client.formats import identity_of
-from gapless.errors import UsageError
-from gapless.pipeline.dedup import IntervalDedup
+from gapless.errors import InvariantViolated, UsageError
+from gapless.pipeline.dedup import IntervalDedup, by_identity
 from gapless.pipeline.dedup.seen import SeenLost
 from gapless.pipeline.folder import CheckpointFolder
 from gapless.pipeline.ranges import source_ranges
@@ -189,6 +189,25 @@ def test_however_rows_are_read_the_same_is_written_down(
         assert tables[0] == tables[1] is not None
 
     run_batches(spark, Source(bootstrap, [topic], max_records_per_batch=150), tmp_path, batch)
+
+
+def test_a_report_that_is_lost_is_an_error_and_never_nothing(
+    spark: SparkSession, bootstrap: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark only logs it when an accumulator cannot take what a task adds."""
+    send(bootstrap, topic, [Sent(0, b"x", identity("shop", 0))])
+    folder = CheckpointFolder(spark, tmp_path)
+    dedup = IntervalDedup(folder)
+    monkeypatch.setattr(by_identity._Gathering, "addInPlace", lambda _, some, more: some)
+
+    def batch(rows: DataFrame, number: int) -> None:
+        sifting = dedup.sift(rows, number)
+        assert sifting.rows.count() == 1
+        with pytest.raises(InvariantViolated, match=f"{topic}-0 was judged, but not reported"):
+            sifting.settle()
+        assert folder.read("dedup/0.parquet") is None
+
+    run_batches(spark, Source(bootstrap, [topic]), tmp_path, batch)
 
 
 def test_several_topics_are_told_apart(

@@ -99,7 +99,7 @@ class Poller:
         self._end_producer()
 
     def _end_producer(self) -> None:
-        """Let go of it now, and its threads end with it: its callback holds us, so a collector had to find it.
+        """Let go of it, and its threads end with it. Its callback holds us, so else a collector had to come.
 
         Not `Producer.close`, which waits for whoever asks it for a topic at the moment.
         """
@@ -142,8 +142,8 @@ class Poller:
         """Give up what is not on its way, or everything; reports say so of each record, and are served."""
         self.producer.purge(in_queue=True, in_flight=in_flight)
         with self.polling:
-            # Reports come a moment later, from threads of librdkafka. What is on its way may stay, so there the
-            # end is when no more come.
+            # Reports come a moment later, from threads of librdkafka. Where records may stay that are on
+            # their way, the end is when no more come.
             now_s = time.monotonic()
             give_up_at_s, quiet_at_s = now_s + _PURGE_S, now_s + _QUIET_S
             while (left := len(self.producer)) and now_s < (give_up_at_s if in_flight else quiet_at_s):

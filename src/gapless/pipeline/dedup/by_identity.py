@@ -85,10 +85,12 @@ class Sifting:
         topics = sorted({topic for topic, _ in places})
         judge = arrow_udf(_in_task(self._shared, number, topics, reports), "boolean")  # type: ignore[call-overload]
         is_new = judge(_number_of_place(topics), made_by(), sequence_bytes())
+        self._judged = rows.select(is_new.alias("is_new"))
         new = (rows.filter(is_new) if topics else rows)._jdf
-        self._rdd = new.queryExecution().toRdd()
         # As a batch of its own: Spark's optimizer must not let any row pass the judge.
-        batch = spark._jsparkSession.internalCreateDataFrame(self._rdd, new.schema(), False)
+        batch = spark._jsparkSession.internalCreateDataFrame(
+            new.queryExecution().toRdd(), new.schema(), False
+        )
         self.rows = DataFrame(batch, spark)
         """Those that are new."""
 
@@ -96,11 +98,13 @@ class Sifting:
         """Write down what was seen, once the rows have been read. Returns how many of them were not new."""
         from gapless.pipeline.dedup.seen import Seen
 
+        # Nobody may have read all of a partition: its sink had the batch already, or wanted only some rows.
+        unread = [at for at, place in enumerate(self._places) if place not in self._found()]
+        judged = self._judge(unread) if unread else {}
         found = self._found()
-        if len(found) < len(self._places):
-            # Nobody read all of some partition: its sink had the batch already, or wanted only some rows.
-            self._rdd.count()
-            found = self._found()  # still without those that have no records, but markers of transactions
+        untold = [f"{topic}-{partition}" for topic, partition in judged if (topic, partition) not in found]
+        if untold:
+            raise InvariantViolated(f"what came from {', '.join(untold)} was judged, but not reported")
         self._shared.destroy()
         nothing = Seen.nothing()
         news = {
@@ -111,19 +115,38 @@ class Sifting:
         self._versions.write(self._number, {**self._seen, **news})
         return sum(each.dropped for each in found.values())
 
+    def _judge(self, partitions: Sequence[int]) -> dict[Place, int]:
+        """Only that. How many records there were, for places that have any: some have only markers."""
+        counted = self._judged.mapInArrow(_count, "records long")
+        answers = counted.sparkSession.sparkContext.runJob(counted.rdd, list, partitions)
+        counts = zip(partitions, (row.records for row in answers), strict=True)
+        return {self._places[at]: count for at, count in counts if count}
+
     def _found(self) -> dict[Place, Found]:
         """What tasks of this batch reported: one that nobody waits for any more may be late."""
         return {place: each for (batch, place), each in self._reports.value.items() if batch == self._number}
 
 
 class _Gathering:
-    """How Spark gathers reports. A task that ran twice has reported the same twice."""
+    """How Spark gathers reports. A task that ran twice has reported the same twice.
+
+    Unless compaction took records in between: then the first one knows more.
+    """
 
     def zero(self, _: Reports) -> Reports:
         return {}
 
     def addInPlace(self, some: Reports, more: Reports) -> Reports:  # noqa: N802  # so Spark calls it
-        return {**some, **more}
+        better = {
+            key: each for key, each in more.items() if key not in some or some[key].sequences < each.sequences
+        }
+        return {**some, **better}
+
+
+def _count(batches: Iterator[Any]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    yield pa.RecordBatch.from_pydict({"records": pa.array([sum(map(len, batches))], pa.int64())})
 
 
 def _number_of_place(topics: Sequence[str]) -> Column:

@@ -23,6 +23,11 @@ class Found(NamedTuple):
     new: Seen
     dropped: int
 
+    @property
+    def sequences(self) -> int:
+        """How many were new."""
+        return int(np.sum(self.new.lasts - self.new.firsts)) + len(self.new.firsts)
+
 
 class Judge:
     """Judges the records of one place, which must come in the order of the log."""
