@@ -30,7 +30,10 @@ def write(
     bootstrap: str, topic: str, count: int, *, partitions: int = 1, first: int = 0, keys: int = 0
 ) -> None:
     """`values(count)`, in turn to each partition; with `keys`, in turn with each of so many keys."""
-    producer = BareProducer({"bootstrap.servers": bootstrap, "acks": "all", "logger": quiet_logger()})
+    # Without idempotence a batch that is sent again may come behind the next one.
+    producer = BareProducer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "logger": quiet_logger()}
+    )
     for number, value in enumerate(values(count, first)):
         key = b"k%d" % (number % keys) if keys else None
         producer.produce(topic, value, key, partition=(number % keys if keys else number) % partitions)

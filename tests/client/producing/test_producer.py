@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -405,8 +406,12 @@ def _tell(
 
 
 def _librdkafka_threads() -> set[str]:
-    tasks = Path("/proc/self/task")
-    return {task.name for task in tasks.iterdir() if (task / "comm").read_text().startswith("rdk:")}
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            if (task / "comm").read_text().startswith("rdk:"):
+                found.add(task.name)
+    return found
 
 
 @pytest.mark.parametrize("spool_mode", [None, "fallback"])
