@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException
+
 from gapless.client.formats import owner_group, position_group
-from gapless.client.producing.ledger import Committed, Ledger, register
+from gapless.client.producing.ledger import REQUEST_TIMEOUT_S, Committed, Ledger, register
 from gapless.client.producing.ownership import (
     NO_FINGERPRINT,
     Position,
@@ -20,6 +22,7 @@ from gapless.client.producing.session import Session
 from gapless.client.spool import NotKept, Spool, Spooled
 
 CATCH_UP_RECORDS = 2_000
+_GLANCE_S = 3.0
 
 
 class Claimant:
@@ -61,7 +64,7 @@ class Claimant:
         ledger = self._ledger = self._ledger or Ledger(self._properties)
         try:
             ledger.ensure_topic()
-            self._check_owner(ledger)  # now, so that we do not fence somebody who has taken over
+            self._glance_at_owner(ledger)
             return self._open(ledger)
         finally:
             ledger.rest()
@@ -87,8 +90,20 @@ class Claimant:
         if owner:
             session.set(ledger.group(owner_group(self._source)), register(0, self.instance))
 
-    def _check_owner(self, ledger: Ledger) -> None:
-        owner: Committed | None = ledger.read(owner_group(self._source))
+    def _glance_at_owner(self, ledger: Ledger) -> None:
+        """So that we do not fence somebody who has taken over.
+
+        A claim that was begun and not ended, perhaps our own, is not waited for until the cluster aborts it:
+        our session will do that.
+        """
+        try:
+            self._check_owner(ledger, _GLANCE_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._TIMED_OUT:
+                raise
+
+    def _check_owner(self, ledger: Ledger, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        owner: Committed | None = ledger.read(owner_group(self._source), timeout_s)
         if self._before is None:
             self._before = (owner.metadata if owner else None,)
         before = None if self._is_owner else self._before[0]

@@ -98,14 +98,14 @@ class Ledger:
                 ) from error
             raise
 
-    def read(self, group: str) -> Committed | None:
+    def read(self, group: str, timeout_s: float = REQUEST_TIMEOUT_S) -> Committed | None:
         """What the group has committed; None if nothing. Waits for a transaction that is not yet decided."""
         # Not by an AdminClient: librdkafka 2.16 crashes in it when the coordinator has just moved.
         where = TopicPartition(LEDGER_TOPIC, POSITION_PARTITION)
-        give_up_at = time.monotonic() + REQUEST_TIMEOUT_S
+        give_up_at = time.monotonic() + timeout_s
         while True:
             try:
-                [found] = self._consumer(group).committed([where], timeout=REQUEST_TIMEOUT_S)
+                [found] = self._consumer(group).committed([where], timeout=timeout_s)
                 if found.error is not None:
                     raise KafkaException(found.error)
                 return None if found.offset < 0 else Committed(found.offset, found.metadata or "")
