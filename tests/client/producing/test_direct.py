@@ -74,6 +74,7 @@ def test_b2_b3_the_leader_dies_before_others_have_the_record(embedded: Kafka, ac
         embedded.bootstrap, "b2", None, acks=acks, buffer_ms=0, seal_every_s=0, properties=QUICK
     ) as producer:
         producer.send(topic, b"before", partition=place, wait=True)
+        wait_for(lambda: read_all(embedded, topic), "the followers have it, too")
         for follower in cluster.brokers:
             if follower != leader:
                 cluster.cut(leader, follower)  # a pause would not do: what is in its socket it has
@@ -239,6 +240,7 @@ class Full:
             **options,
         )
         self.producer.send(self.topic, b"0", wait=True)
+        self.producer.flush(10)  # librdkafka counts a record until its callback has returned
         kafka.isolate()
         for number in range(1, 11):
             self.producer.send(self.topic, b"%d" % number)

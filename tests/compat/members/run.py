@@ -38,12 +38,18 @@ class Reporter:
         now = sorted((each.topic, each.partition) for each in partitions)
         if now != self._last:
             self._last = now
-            print(json.dumps({"partitions": now}), flush=True)
+            _say({"partitions": now})
 
     @staticmethod
     def read(values: list[bytes]) -> None:
         if values:
-            print(json.dumps({"read": [value.decode() for value in values]}), flush=True)
+            _say({"read": [value.decode() for value in values]})
+
+
+def _say(event: dict[str, Any]) -> None:
+    """By one write: print() makes two, and a line of the client's log may come in between."""
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
 
 
 def run_confluent(kind: str, bootstrap: str, group: str, topic: str, instance: str | None) -> None:
