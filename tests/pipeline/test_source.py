@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from gapless.errors import Unreachable, UsageError
 from gapless.pipeline.properties import client_properties
 from gapless.pipeline.ranges import source_ranges
-from gapless.pipeline.sections import Source
+from gapless.pipeline.sections import KafkaProperties, Source
 from gapless.pipeline.source import COLUMNS, partitions_of, read_source, starting_offsets
 from tests.pipeline.dedup.batches import Sent, run_batches, send
 
@@ -138,3 +138,18 @@ def test_a_cluster_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch)
 def test_offsets_are_written_as_spark_wants_them() -> None:
     text = starting_offsets({"a": {1: 7}}, {"a": [0, 1], "b": [0]})
     assert json.loads(text) == {"a": {"0": -2, "1": 7}, "b": {"0": -2}}
+
+
+def test_a_fetch_at_the_end_of_the_log_holds_nobody_up_unless_the_user_wants_it(
+    spark: SparkSession, bootstrap: str, topic: str
+) -> None:
+    """Spark's questions wait behind it on the same connection."""
+
+    def wait_ms(**java: str) -> str:
+        properties = client_properties(KafkaProperties(java=java))
+        stream = read_source(spark, Source(bootstrap, [topic]), properties)
+        leaf = stream._jdf.queryExecution().analyzed().collectLeaves().apply(0)
+        return str(leaf.extraOptions().get("kafka.fetch.max.wait.ms"))
+
+    assert wait_ms() == "5"
+    assert wait_ms(**{"fetch.max.wait.ms": "500"}) == "500"

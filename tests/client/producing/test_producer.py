@@ -397,6 +397,9 @@ def test_a_closed_producer_holds_no_threads_and_no_connections(
     finally:
         gc.enable()
     assert producer.flush(0.1) == 0
+    for known in (topic, "never-asked-for"):
+        with pytest.raises(UsageError, match="is closed"):
+            producer.send(known, b"late")
 
 
 def _tell(

@@ -18,11 +18,13 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from gapless.client.formats import identity_of
 from gapless.errors import InvariantViolated, UsageError
 from gapless.pipeline.dedup import IntervalDedup, by_identity
+from gapless.pipeline.dedup.judging import Found
 from gapless.pipeline.dedup.seen import SeenLost
 from gapless.pipeline.folder import CheckpointFolder
 from gapless.pipeline.ranges import source_ranges
 from gapless.pipeline.sections import Source
 from tests.pipeline.dedup.batches import Sent, identity, run_batches, send
+from tests.pipeline.dedup.test_seen import seen
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -208,6 +210,14 @@ def test_a_report_that_is_lost_is_an_error_and_never_nothing(
         assert folder.read("dedup/0.parquet") is None
 
     run_batches(spark, Source(bootstrap, [topic]), tmp_path, batch)
+
+
+def test_of_two_reports_the_one_that_knows_more_counts() -> None:
+    """The second attempt of a task may find less: compaction took records in between."""
+    more, less = (Found(seen(("shop", 0, last)), 0) for last in (9, 5))
+    gathering = by_identity._Gathering()
+    for first, second in ((more, less), (less, more)):
+        assert gathering.addInPlace({(0, ("t", 0)): first}, {(0, ("t", 0)): second}) == {(0, ("t", 0)): more}
 
 
 def test_several_topics_are_told_apart(

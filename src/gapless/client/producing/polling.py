@@ -151,6 +151,8 @@ class Poller:
                 now_s = time.monotonic()
                 if len(self.producer) != left:
                     quiet_at_s = now_s + _QUIET_S
+            if in_flight and left:
+                _logger.error("librdkafka does not tell what became of %d records that were given up", left)
 
     def renew(self) -> None:
         """A new producer in place of one that failed for good; each of its records is reported as failed."""
