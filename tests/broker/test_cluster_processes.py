@@ -186,6 +186,19 @@ def test_a_broker_that_joins_gets_the_first_free_number(tmp_path: Path) -> None:
         wait_until(lambda: brokers_at(cluster.addresses[0]) == {1, 2}, "it is missed", cluster.said)
 
 
+def test_a_folder_without_a_cluster_cannot_be_joined(tmp_path: Path) -> None:
+    line = one_line(up("--join", tmp_path / "mistyped", "--port", "0"))
+    assert f"there is no cluster in {tmp_path / 'mistyped'}" in line
+    assert not (tmp_path / "mistyped").exists()
+
+
+@pytest.mark.parametrize("wrong", [("--brokers", "0"), ("--port", "x"), ("--nonsense",)])
+def test_a_wrong_option_is_one_line(wrong: tuple[str, ...], tmp_path: Path) -> None:
+    result = up("--data", tmp_path / "data", *wrong)
+    assert wrong[0] in one_line(result)
+    assert result.returncode == 2
+
+
 def test_a_number_in_use_is_refused(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "data", 1):
         line = one_line(up("--join", tmp_path / "data", "--node-id", "1", "--port", "0"))

@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from gapless.errors import UsageError
 
@@ -44,6 +45,8 @@ def main(argv: list[str]) -> int:
 
     settings = {} if arguments.config is None else read_settings(arguments.config)
     coordination = _coordination(arguments)
+    if arguments.join is not None and coordination is None and arguments.cluster_size is None:
+        _refuse_folder_without_cluster(Path(arguments.join))
     options = Options(
         data_dir=Path(arguments.join or arguments.data) if coordination is None else arguments.data,
         coordination=coordination,
@@ -90,6 +93,14 @@ def _coordination(arguments: argparse.Namespace) -> str | None:
     return url
 
 
+def _refuse_folder_without_cluster(folder: Path) -> None:
+    """A mistyped one would become a cluster of its own, and nobody would notice that its broker is alone."""
+    if not (folder / "metadata.sqlite").exists():
+        raise UsageError(
+            f"there is no cluster in {folder}: start one with: gapless up --brokers 3 --data {folder}"
+        )
+
+
 def _node_id(arguments: argparse.Namespace, settings: dict[str, str]) -> int | None:
     """Which broker of its cluster it is; None for one that still has to get a number."""
     if arguments.brokers > 1:
@@ -125,8 +136,15 @@ def _node(text: str) -> int:
     return int(text)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as the other commands do."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (try: gapless up --help)")
+
+
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="gapless up",
         description="Run a broker, or a cluster of brokers on this machine, in the foreground.",
         epilog=EPILOG,
