@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
+from gapless.audit.cluster import Cluster
 from gapless.client.formats import LEDGER_TOPIC, Seal, owner_group, position_group
 from gapless.client.producing.ledger import Committed, Ledger
 from gapless.client.producing.session import Session
@@ -107,6 +108,7 @@ def check_sent(kafka: Kafka, folder: Path, source: str) -> list[Spooled]:
         )
     found: dict[Where, list[tuple[Any, ...]]] = defaultdict(list)
     for topic in sorted({record.topic for record in records}):
+        settle(kafka, topic)
         for each in read_all(kafka, topic):
             identity = each.identity
             assert identity is not None
@@ -121,6 +123,11 @@ def check_sent(kafka: Kafka, folder: Path, source: str) -> list[Spooled]:
     return records
 
 
+def settle(kafka: Kafka, topic: str) -> None:
+    """Apache Kafka answers a commit before its markers are written: who reads at once would miss the last."""
+    Cluster(kafka.bootstrap, properties_of(kafka)).settled_ends(topic)
+
+
 def seals_of_source(kafka: Kafka, source: str) -> list[Seal]:
     every = [Seal.from_bytes(record.value or b"") for record in read_all(kafka, LEDGER_TOPIC)]
     return [seal for seal in every if seal.source == source]
@@ -129,6 +136,8 @@ def seals_of_source(kafka: Kafka, source: str) -> list[Seal]:
 def check_sealed(kafka: Kafka, source: str, records: list[Spooled]) -> None:
     """The union of the seals is what was sent; the last one counts all of it."""
     promised: set[tuple[bytes, str, int, int]] = set()
+    if records:
+        settle(kafka, LEDGER_TOPIC)
     seals = seals_of_source(kafka, source)
     for seal in seals:
         for topic, partition, first, last in seal.intervals:

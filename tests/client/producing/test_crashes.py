@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from gapless.client.spool import Spooled
-from tests.client.conftest import Kafka, new_topic, wait_for
+from tests.client.conftest import Kafka, new_topic, read_all, wait_for
 from tests.client.processes.produce import GROUP, MOMENTS
 from tests.client.producing.sending import check_sent, seals_of_source, sending
 
@@ -135,7 +135,12 @@ def kill_often(kafka: Kafka, folder: Path, kills: int) -> None:
     for run in range(kills):
         before = report.stat().st_size if report.exists() else 0
         with begun(kafka, folder, source, topics, run=run) as victim:
-            if chance.random() < 0.8:  # mostly while it is sending, sometimes while it starts
+            if run == 0:  # the second one finds records that nobody has promised yet
+                wait_for(
+                    lambda: victim.poll() is not None or read_all(kafka, topics[0]),
+                    "it has sent some",
+                )
+            elif chance.random() < 0.8:  # mostly while it is sending, sometimes while it starts
                 wait_for(
                     lambda: victim.poll() is not None or _grew(report, before),  # noqa: B023
                     "it is sending",

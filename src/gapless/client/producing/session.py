@@ -47,14 +47,20 @@ class Session:
     """Begin, produce, commit; any KafkaException means: discard it and open another."""
 
     def __init__(
-        self, properties: Mapping[str, Any], source: str, *, wanted: Callable[[], bool], patience_s: float
+        self,
+        properties: Mapping[str, Any],
+        source: str,
+        *,
+        wanted: Callable[[], bool],
+        patience_s: float,
+        transactional_id: str | None = None,
     ) -> None:
         self._source = source
         self._wanted = wanted
         self._patience_s = patience_s
         self._made_by: dict[bytes, tuple[str, bytes]] = {}
         self._cause: KafkaError | None = None
-        self._producer = _new_producer(properties, source, self._note_failed)
+        self._producer = _new_producer(properties, transactional_id or source, self._note_failed)
 
     def init(self) -> None:
         """Fence every earlier session of this source; return when all its transactions are decided."""
@@ -152,7 +158,9 @@ class Session:
 
 
 def _new_producer(
-    properties: Mapping[str, Any], source: str, note_failed: Callable[[KafkaError | None, Message], None]
+    properties: Mapping[str, Any],
+    transactional_id: str,
+    note_failed: Callable[[KafkaError | None, Message], None],
 ) -> Producer:
     given = {name: value for name, value in properties.items() if name not in _DELIVERY_TIMEOUTS}
     timeout_ms = int(given.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
@@ -163,7 +171,7 @@ def _new_producer(
                 "reconnect.backoff.max.ms": 1_000,
                 "socket.timeout.ms": min(10_000, timeout_ms),
                 **quiet_unless_told(given),
-                "transactional.id": source,
+                "transactional.id": transactional_id,
                 # Only failures are told one by one; that the others arrived is what the commit says.
                 "delivery.report.only.error": True,
                 "on_delivery": note_failed,
