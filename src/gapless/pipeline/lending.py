@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from gapless.pipeline.session import require_spark
@@ -14,17 +14,22 @@ if TYPE_CHECKING:
     from gapless.pipeline.definition import Definition
 
 
+def session_during(definition: Definition) -> AbstractContextManager[SparkSession]:
+    """A session as a definition wants it."""
+    from gapless.pipeline.run import session_for
+
+    return lent(lambda: session_for(definition))
+
+
 @contextmanager
-def session_during(definition: Definition) -> Iterator[SparkSession]:
+def lent(start: Callable[[], SparkSession]) -> Iterator[SparkSession]:
     """The session of this process, if it has one; else one that is stopped at the end."""
     require_spark()
     from pyspark import SparkContext
 
-    from gapless.pipeline.run import session_for
-
     # Not the *active* session: that is a matter of the thread that asks.
     running = SparkContext._active_spark_context is not None
-    spark = session_for(definition)
+    spark = start()
     try:
         yield spark
     finally:

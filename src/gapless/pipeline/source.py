@@ -47,18 +47,25 @@ def read_source(
     `starting` says nothing are read from their earliest record.
     """
     options = {
-        "kafka.max.poll.records": _RECORDS_PER_POLL,
-        "kafka.fetch.max.wait.ms": _WAIT_MS,
-        **properties.for_spark(source.bootstrap),
-        "kafka.isolation.level": "read_committed",
+        **reading_options(source.bootstrap, properties),
         "subscribe": ",".join(source.topics),
         "startingOffsets": _starting(source, properties, starting),
         "failOnDataLoss": "true" if source.on_loss == "stop" else "false",
         "maxOffsetsPerTrigger": str(source.max_records_per_batch),
+    }
+    return spark.readStream.format("kafka").options(**options).load().select(*COLUMNS)
+
+
+def reading_options(bootstrap: str, properties: ClientProperties) -> dict[str, str]:
+    """How Spark reads topics, whichever: fast, committed records only, with their headers."""
+    return {
+        "kafka.max.poll.records": _RECORDS_PER_POLL,
+        "kafka.fetch.max.wait.ms": _WAIT_MS,
+        **properties.for_spark(bootstrap),
+        "kafka.isolation.level": "read_committed",
         "includeHeaders": "true",
         "groupIdPrefix": GROUP_PREFIX,
     }
-    return spark.readStream.format("kafka").options(**options).load().select(*COLUMNS)
 
 
 def partitions_of(source: Source, properties: ClientProperties) -> dict[str, list[int]]:

@@ -44,14 +44,14 @@ def sift(keys: Ints, numbers: Ints, *seen: Runs) -> tuple[Flags, Runs]:
             fresh &= ~_contained(keys, numbers, fresh, runs)
     is_new = np.empty(len(keys), np.bool_)
     is_new[order] = fresh
-    return is_new, _joined(keys[fresh], numbers[fresh], numbers[fresh])
+    return is_new, joined(keys[fresh], numbers[fresh], numbers[fresh])
 
 
 def united(one: Runs, other: Runs) -> Runs:
     """All numbers of both, which have none in common."""
     keys, firsts, lasts = (np.concatenate(columns) for columns in zip(one, other, strict=True))
     order = np.lexsort((firsts, keys))
-    return _joined(keys[order], firsts[order], lasts[order])
+    return joined(keys[order], firsts[order], lasts[order])
 
 
 def _in_order(keys: Ints, numbers: Ints) -> Places:
@@ -74,18 +74,18 @@ def _differs(keys: Ints, numbers: Ints) -> Flags:
 def _contained(keys: Ints, numbers: Ints, fresh: Flags, seen: Runs) -> Flags:
     """Of sorted rows, those that were seen. Looks at runs first: of most sources nothing comes again."""
     inside = np.zeros(len(keys), np.bool_)
-    runs = _joined(keys[fresh], numbers[fresh], numbers[fresh])
-    at = _floor(seen, runs.keys, runs.lasts)
+    runs = joined(keys[fresh], numbers[fresh], numbers[fresh])
+    at = floor(seen, runs.keys, runs.lasts)
     repeats = (at >= 0) & (seen.lasts[at] >= runs.firsts)
     if not repeats.any():
         return inside
     suspects = np.flatnonzero(np.isin(keys, runs.keys[repeats]))
-    at = _floor(seen, keys[suspects], numbers[suspects])
+    at = floor(seen, keys[suspects], numbers[suspects])
     inside[suspects] = (at >= 0) & (seen.lasts[at] >= numbers[suspects])
     return inside
 
 
-def _floor(runs: Runs, keys: Ints, numbers: Ints) -> Places:
+def floor(runs: Runs, keys: Ints, numbers: Ints) -> Places:
     """For each row the last run of its key that begins at or before its number; -1 if there is none."""
     start = np.searchsorted(runs.keys, keys, "left")
     low, high = start, np.searchsorted(runs.keys, keys, "right")
@@ -99,7 +99,7 @@ def _floor(runs: Runs, keys: Ints, numbers: Ints) -> Places:
     return np.where(low > start, low - 1, -1)
 
 
-def _joined(keys: Ints, firsts: Ints, lasts: Ints) -> Runs:
+def joined(keys: Ints, firsts: Ints, lasts: Ints) -> Runs:
     """Sorted runs that may touch, as runs that do not."""
     begins = np.ones(len(keys), np.bool_)
     begins[1:] = (keys[1:] != keys[:-1]) | (firsts[1:] - lasts[:-1] != 1)
