@@ -93,6 +93,12 @@ def _why_not_redis() -> str | None:
     return None
 
 
+def _why_not_chromium() -> str | None:
+    if importlib.util.find_spec("playwright") is None:
+        return "playwright is not installed: run: pip install 'gapless[dev]'"
+    return None if shutil.which("chromium") else "Chromium is not installed (Debian: apt install chromium)"
+
+
 SERVICES: dict[str, Callable[[], str | None]] = {
     "kcat": _why_not_kcat,
     "java": _why_not_java,
@@ -102,6 +108,7 @@ SERVICES: dict[str, Callable[[], str | None]] = {
     "zookeeper": _why_not_zookeeper,
     "postgres": _why_not_postgres,
     "redis": _why_not_redis,
+    "chromium": _why_not_chromium,
 }
 
 

@@ -31,9 +31,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker": {"core", "storage", "wire"},
     "client": set(),
     "pipeline": {"client.formats", "jars", "java"},
+    "audit": {"client.formats", "pipeline"},
     "testing": {"jars", "java", "storage.power_cut", "wire"},
-    "demo": {"client", "java", "pipeline", "testing"},
-    "cli": {"client", "demo", "pipeline", "testing", "wire", "java", "jars"},
+    "demo": {"audit", "client", "java", "pipeline", "testing"},
+    "cli": {"audit", "client", "demo", "pipeline", "testing", "wire", "java", "jars"},
     "__main__": {"cli"},
 }
 # What the package itself offers, imported only by those who ask for it.
@@ -53,12 +54,17 @@ NOT_CALLED_IN_CORE = {"hash", "id", "open", "print", "input", "__import__", "exe
 
 BASE_LIBRARIES = {"confluent_kafka", "cramjam", "crc32c", "kafka", "rich", "typer", "uvloop"}
 SPARK_LIBRARIES = {"delta", "numpy", "pandas", "py4j", "pyarrow", "pyspark"}
-MAY_USE_SPARK = {"pipeline", "demo"}
+MAY_USE_SPARK = {"audit", "pipeline", "demo"}
 ZOOKEEPER_LIBRARIES = {"kazoo"}
 USE_ZOOKEEPER = {"zookeeper.py", "zookeeper_session.py"}
 # Each database's library is used by those who write to it, which are imported when they are asked for.
 STORE_LIBRARIES = {
-    "psycopg": ("client/stores/postgres.py", "pipeline/sinks/postgres/", "pipeline/check.py"),
+    "psycopg": (
+        "client/stores/postgres.py",
+        "pipeline/sinks/postgres/",
+        "pipeline/check.py",
+        "audit/tables.py",
+    ),
     "redis": ("client/stores/redis.py",),
 }
 

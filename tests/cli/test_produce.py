@@ -57,7 +57,9 @@ def test_a_line_without_separator_stops_and_what_was_before_it_is_sent(
 def test_numbered_records_of_a_size(codec: str, gapless: Gapless, new_topic: NewTopic) -> None:
     topic = new_topic(2)
     argv = ["--count", "1000", "--size", "20", "--compression", codec, "--json"]
-    report = json.loads(gapless("produce", topic, *argv).out)
+    ran = gapless("produce", topic, *argv)
+    assert ran.code == 0, ran.err
+    report = json.loads(ran.out)
     assert (report["acknowledged"], report["failed"], report["unknown"]) == (1000, 0, 0)
     values = values_in(gapless, topic)
     assert sorted(int(value[:3]) for value in values) == list(range(1000))

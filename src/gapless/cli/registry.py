@@ -21,5 +21,6 @@ COMMANDS: dict[str, Command] = {
     "groups": Command("gapless.cli.groups", "Show consumer groups and their lag; move or delete them."),
     "spool": Command("gapless.cli.spool", "Look at a producer's spool, check it, send what it holds."),
     "pipeline": Command("gapless.cli.pipeline", "Carry topics into sinks by Spark, each record once."),
+    "audit": Command("gapless.cli.audit", "Name every record that was lost, doubled or reordered."),
     "demo": Command("gapless.cli.demo", "Follow a million records through a crash, and account for each."),
 }

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from gapless.cli.connection import BootstrapOption, ClientConfigOption, Connection, kafka_errors, split_pairs
 from gapless.cli.group import examples
 from gapless.cli.output import say
+
+_KNOWN_S, _AGAIN_S = 5.0, 0.02
 
 EXAMPLES = examples(
     "gapless topics create orders --partitions 6",
@@ -49,4 +53,16 @@ def create(
                 raise
             say(f"{name} exists already")
             return
+    _wait_until_known(admin, name, partitions)
     say(f"created {name} with {partitions} partition{'s' if partitions != 1 else ''}")
+
+
+def _wait_until_known(admin: AdminClient, name: str, partitions: int) -> None:
+    """A broker of Apache Kafka may hear of a new topic a moment after the one that was asked to make it."""
+    give_up_at = time.monotonic() + _KNOWN_S
+    while time.monotonic() < give_up_at:
+        with suppress(KafkaException):
+            known = admin.list_topics(timeout=_KNOWN_S).topics.get(name)
+            if known is not None and len(known.partitions) == partitions:
+                return
+        time.sleep(_AGAIN_S)

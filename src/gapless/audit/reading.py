@@ -1,0 +1,294 @@
+"""What Spark reads for an audit: the ledger's promises, and what a topic holds, as few rows as can be.
+
+The ledger is read first, and a topic's ends are asked afterwards: whatever a seal promises was acknowledged
+before, so it must be in front of those ends. Only committed records count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gapless.audit.cluster import Ends
+from gapless.audit.judging import Held, Promised, Slot, Streams, Whole
+from gapless.audit.stretches import HIGHEST, Spots, Stretches, as_set, either
+from gapless.audit.tally import AGAIN, BEYOND, HELD, LATE, SCHEMA, WHEN, WHOLE, Before, Tally
+from gapless.audit.times import History
+from gapless.client.formats import SEAL_VERSION
+from gapless.pipeline.dedup.runs import Ints, Runs, no_runs
+from gapless.pipeline.identity import SOURCE_PATTERN, VERSION, made_by, sequence_bytes
+from gapless.pipeline.source import reading_options
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from gapless.pipeline.properties import ClientProperties
+
+_TALLIED = "partition int, kind string, maker binary, " + ", ".join(
+    f"{name} long" for name in SCHEMA.names[2:]
+)
+_SEAL = (
+    "version INT, source STRING, incarnation STRING, sealed_at_ms LONG, reason STRING, "
+    "intervals ARRAY<ARRAY<STRING>>, counts MAP<STRING, LONG>"
+)
+REPAIRED = "repaired"
+# The very first offsets may be markers of transactions, or of aborted records.
+_FIRST_OFFSETS = 1000
+_ALWAYS_MS = 2**62
+_PROMISED = "kind string, maker binary, partition int, first long, last long, width long"
+
+
+class Reader:
+    """Reads topics of one cluster."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, properties: ClientProperties) -> None:
+        self._spark = spark
+        self._options = reading_options(bootstrap, properties)
+
+    def records(
+        self, topic: str, ends: Mapping[int, Ends], starts: Mapping[int, int] | None = None
+    ) -> DataFrame:
+        """The committed records of a topic in front of these ends. A task reads a partition, in order.
+
+        Partitions of which `starts` says nothing are read from their beginning.
+        """
+        known = starts or {}
+        starting = {topic: {str(each): max(known.get(each, 0), at.earliest) for each, at in ends.items()}}
+        ending = {topic: {str(each): at.end for each, at in ends.items()}}
+        options = {
+            **self._options,
+            "subscribe": topic,
+            "startingOffsets": json.dumps(starting),
+            "endingOffsets": json.dumps(ending),
+            # What retention takes meanwhile is noticed by asking for the beginnings once more.
+            "failOnDataLoss": "false",
+        }
+        return self._spark.read.format("kafka").options(**options).load()
+
+    def begins_ms(self, topic: str, ends: Mapping[int, Ends]) -> int | None:
+        """Up to when retention has taken records of a topic, by the first that are left; None: of none."""
+        from pyspark.sql import functions as sf
+
+        cut = {
+            partition: at._replace(end=min(at.earliest + _FIRST_OFFSETS, at.end))
+            for partition, at in ends.items()
+            if at.earliest > 0
+        }
+        if not cut:
+            return None
+        beside = {each: at._replace(end=at.earliest) for each, at in ends.items() if each not in cut}
+        first = (
+            self.records(topic, {**beside, **cut}).groupBy("partition").agg(sf.min("timestamp").alias("at"))
+        )
+        found = first.agg(sf.unix_millis(sf.max("at")), sf.count("*")).collect()[0]
+        # A partition of which nothing is left may have had anything.
+        return _ALWAYS_MS if found[1] < len(cut) else int(found[0])
+
+    def held(
+        self,
+        topic: str,
+        ends: Mapping[int, Ends],
+        streams: Streams,
+        before: Mapping[int, Before] | None = None,
+    ) -> Held:
+        """What a topic holds, or what has come to it since what was read `before`."""
+        from pyspark.sql import functions as sf
+
+        known = dict(before or {})
+        starts = {partition: each.end for partition, each in known.items()}
+        columns = self.records(topic, ends, starts).select(
+            "partition",
+            "offset",
+            sf.unix_millis("timestamp").alias("ms"),
+            made_by().alias("maker"),
+            sequence_bytes().alias("sequence"),
+        )
+        shared = self._spark.sparkContext.broadcast(known)
+        try:
+            rows = columns.mapInArrow(_tallying(shared), _TALLIED).toArrow()
+        finally:
+            shared.destroy()
+        return gathered(rows, ends, streams)
+
+    def promised(
+        self,
+        ledger: str,
+        ends: Mapping[int, Ends],
+        topic: str,
+        streams: Streams,
+        starts: Mapping[int, int] | None = None,
+    ) -> Promised:
+        """What the ledger promises of a topic, from some offsets on."""
+        from pyspark.sql import functions as sf
+
+        read = self.records(ledger, ends, starts).select(
+            sf.from_json(sf.col("value").cast("string"), _SEAL).alias("seal")
+        )
+        judged = read.select("seal", _is_seal().alias("readable")).persist()
+        try:
+            unreadable = judged.filter("NOT readable").count()
+            seals = judged.filter("readable").select("seal.*", _maker().alias("maker"))
+            told = seals.selectExpr("*", "explode(intervals) AS each").filter(sf.col("each")[0] == topic)
+            intervals = told.selectExpr(
+                "maker",
+                "TRY_CAST(each[1] AS INT) AS partition",
+                "TRY_CAST(each[2] AS LONG) AS first",
+                "TRY_CAST(each[3] AS LONG) AS last",
+                # What is promised once more was promised, or at least acknowledged, before.
+                "IF(reason IN ('recovered', 'repaired'), -1, sealed_at_ms) AS ms",
+                "reason = 'repaired' AS repaired",
+            )
+            rows = intervals.mapInArrow(_united, _PROMISED).toArrow()
+            counted = (
+                seals.select("maker", sf.col("counts")[topic].alias("count"))
+                .filter("count IS NOT NULL")
+                .groupBy("maker")
+                .agg(sf.max("count"))
+                .collect()
+            )
+        finally:
+            judged.unpersist()
+        return Promised(
+            as_set(_runs(_of_kind(rows, HELD), streams)),
+            {bytes(maker): int(count) for maker, count in counted},
+            unreadable,
+            _slots(_of_kind(rows, WHEN), "first", "width"),
+            as_set(_runs(_of_kind(rows, REPAIRED), streams)),
+        )
+
+
+def _is_seal() -> Column:
+    """Whether a value can be read as `formats.Seal.from_bytes` would, with numbers that can be."""
+    from pyspark.sql import functions as sf
+
+    bad = (
+        "each -> size(each) <> 4 OR each[0] IS NULL OR coalesce(TRY_CAST(each[1] AS INT), -1) < 0 "
+        "OR coalesce(TRY_CAST(each[2] AS LONG), -1) < 0 "
+        f"OR NOT coalesce(TRY_CAST(each[3] AS LONG), -1) BETWEEN TRY_CAST(each[2] AS LONG) AND {HIGHEST - 1}"
+    )
+    told = (
+        f"seal.version = {SEAL_VERSION} AND seal.source RLIKE '^{SOURCE_PATTERN}$' "
+        "AND seal.incarnation RLIKE '^[0-9a-f]{16}$' AND seal.sealed_at_ms IS NOT NULL "
+        f"AND seal.intervals IS NOT NULL AND NOT exists(seal.intervals, {bad})"
+    )
+    return sf.coalesce(sf.expr(told), sf.lit(False))
+
+
+def _maker() -> Column:
+    """The bytes of the header by which records name their maker."""
+    from pyspark.sql import functions as sf
+
+    return sf.concat(sf.lit(VERSION), sf.unhex("seal.incarnation"), sf.encode("seal.source", "utf-8"))
+
+
+def _tallying(shared: Broadcast[dict[int, Before]]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def tallied(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        tally = partition = None
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if tally is None:
+                partition = batch["partition"][0].as_py()
+                tally = Tally(shared.value.get(partition))
+            tally.add(batch["maker"], batch["sequence"], batch["offset"], batch["ms"])
+        if tally is not None:
+            rows = tally.rows()
+            numbers = pa.array(np.full(rows.num_rows, partition, np.int32))
+            yield pa.RecordBatch.from_arrays(
+                [numbers, *rows.columns], names=["partition", *rows.schema.names]
+            )
+
+    return tallied
+
+
+def _united(batches: Iterator[Any]) -> Iterator[Any]:
+    """Intervals of seals, as few as can be: they are promised one after the other."""
+    import pyarrow as pa
+
+    streams, when = Streams(), History()
+    makers = dict[bytes, int]()
+    held = repaired = no_runs()
+    for batch in batches:
+        more = _runs(batch, streams)
+        held = either(held, more)
+        repaired = either(repaired, _runs(batch.filter(batch["repaired"]), streams))
+        keys = np.array(
+            [makers.setdefault(each, len(makers)) for each in batch["maker"].to_pylist()], np.int64
+        )
+        when.add(keys, _ints(batch, "ms"), more.lasts - more.firsts + 1)
+    known, named = streams.known(), list(makers)
+    table = [
+        *((HELD, *known[key], first, last, 0) for key, first, last in zip(*held, strict=True)),
+        *((REPAIRED, *known[key], first, last, 0) for key, first, last in zip(*repaired, strict=True)),
+        *((WHEN, named[key], -1, begins, count, when.width_ms) for key, begins, count in when.cells()),
+    ]
+    columns = zip(*table, strict=True) if table else [[]] * 6
+    kinds = (pa.string(), pa.binary(), pa.int32(), pa.int64(), pa.int64(), pa.int64())
+    yield pa.RecordBatch.from_arrays(
+        [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)],
+        names=["kind", "maker", "partition", "first", "last", "width"],
+    )
+
+
+def _of_kind(rows: Any, kind: str) -> Any:
+    import pyarrow.compute as pc
+
+    return rows.filter(pc.equal(rows["kind"], kind))
+
+
+def _slots(rows: Any, begins: str, width: str) -> list[Slot]:
+    columns = (rows[name].to_pylist() for name in ("maker", "partition", begins, width, "last"))
+    return [Slot(*row) for row in zip(*columns, strict=True)]
+
+
+def _runs(rows: Any, streams: Streams) -> Runs:
+    return Runs(_keys(rows, streams), _ints(rows, "first"), _ints(rows, "last"))
+
+
+def _keys(rows: Any, streams: Streams) -> Ints:
+    pairs = zip(rows["maker"].to_pylist(), rows["partition"].to_pylist(), strict=True)
+    return np.array([streams.key(maker, partition) for maker, partition in pairs], np.int64)
+
+
+def _ints(rows: Any, name: str) -> Ints:
+    return np.asarray(rows[name].to_numpy(), np.int64)
+
+
+def gathered(rows: Any, ends: Mapping[int, Ends], streams: Streams) -> Held:
+    """What the tasks found, with streams of the whole topic."""
+    parts = {kind: _of_kind(rows, kind) for kind in (HELD, AGAIN, LATE, WHOLE, BEYOND, WHEN)}
+    held = _stretches(parts[HELD], streams)
+    found = Held(
+        held.at(np.lexsort((held.firsts, held.keys))),
+        _stretches(parts[AGAIN], streams),
+        _stretches(parts[LATE], streams),
+        slots=_slots(parts[WHEN], "first_ms", "first"),
+    )
+    beyond = parts[BEYOND]
+    for key, again, late in zip(
+        _keys(beyond, streams).tolist(), beyond["first"].to_pylist(), beyond["last"].to_pylist(), strict=True
+    ):
+        found.beyond[key] = (again, late)
+    found.partitions = {each: Whole(at.earliest, at.end, at.high) for each, at in ends.items()}
+    whole = parts[WHOLE]
+    for partition, without, records in zip(
+        whole["partition"].to_pylist(), whole["first"].to_pylist(), whole["last"].to_pylist(), strict=True
+    ):
+        found.partitions[partition] = found.partitions[partition]._replace(
+            records=records, without_identity=without
+        )
+    return found
+
+
+def _stretches(rows: Any, streams: Streams) -> Stretches:
+    begins, ends = (
+        Spots(*(_ints(rows, f"{end}_{name}") for name in ("offset", "ms", "row")))
+        for end in ("first", "last")
+    )
+    return Stretches(*_runs(rows, streams), begins, ends)

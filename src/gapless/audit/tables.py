@@ -1,0 +1,87 @@
+"""What a sink holds, as a DataFrame: a Delta table, Parquet files, a PostgreSQL table, another topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.errors import Unreachable, UsageError
+from gapless.pipeline.failures import cause_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from gapless.audit.cluster import Cluster
+    from gapless.audit.reading import Reader
+
+KINDS = ("delta", "parquet", "postgres", "kafka")
+_SAME_IN_JAVA = ("user", "password", "sslmode", "sslrootcert")
+
+
+class SinkSpec(NamedTuple):
+    """A sink by its kind and address."""
+
+    kind: str
+    where: str
+    table: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> SinkSpec:
+        """`delta:PATH`, `parquet:PATH`, `kafka:TOPIC` or `postgres:URL#TABLE`."""
+        kind, _, where = text.partition(":")
+        if kind not in KINDS or not where:
+            raise UsageError(
+                f"{text!r} names no sink: use delta:PATH, parquet:PATH, kafka:TOPIC or postgres:URL#TABLE"
+            )
+        if kind != "postgres":
+            return cls(kind, where)
+        url, _, table = where.rpartition("#")
+        if not url or not table:
+            raise UsageError("a PostgreSQL sink needs its table: postgres:postgresql://host/database#TABLE")
+        return cls(kind, url, table)
+
+    def __str__(self) -> str:
+        """Without what may be a password."""
+        return f"{self.kind}:{self.table or self.where}"
+
+
+def rows_of(spec: SinkSpec, spark: SparkSession, cluster: Cluster, reader: Reader) -> DataFrame:
+    """All rows of a sink, committed ones if it is a topic. Raises with the reason if there is none."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if spec.kind == "kafka":
+        # Where a record is in another topic says nothing of where it was in the first.
+        return reader.records(spec.where, cluster.ends(spec.where)).drop("topic", "partition", "offset")
+    try:
+        if spec.kind == "postgres":
+            return spark.read.format("jdbc").options(**jdbc_options(spec)).load()
+        return spark.read.format(spec.kind).load(spec.where)
+    except PySparkException as error:
+        raise UsageError(f"cannot read {spec}: {cause_of(error)}") from None
+    except Py4JError as error:  # a database's driver, through Java
+        raise Unreachable(f"cannot read {spec}: {cause_of(error)}") from None
+
+
+def jdbc_options(spec: SinkSpec) -> Mapping[str, str]:
+    """libpq's way to name a database, in the words of Java's driver."""
+    try:
+        from psycopg import ProgrammingError
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError:
+        raise UsageError("psycopg is not installed: run: pip install 'gapless[postgres]'") from None
+    try:
+        named = {name: str(value) for name, value in conninfo_to_dict(spec.where).items()}
+    except ProgrammingError as error:
+        raise UsageError(f"this is no address of PostgreSQL: {error}") from None
+    host, port = named.pop("host", "localhost"), named.pop("port", "5432")
+    database = named.pop("dbname", named.get("user", ""))
+    own = {name: value for name, value in named.items() if name in _SAME_IN_JAVA}
+    return {
+        "url": f"jdbc:postgresql://{host}:{port}/{database}",
+        "driver": "org.postgresql.Driver",
+        "dbtable": str(spec.table),
+        # As a stream and not all at once.
+        "fetchsize": "10000",
+        **own,
+    }

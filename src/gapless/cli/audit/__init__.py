@@ -1,0 +1,276 @@
+"""`gapless audit`: the command. What it shows, repairs and watches has a file each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gapless.cli.audit.repairing import audit_and_repair
+from gapless.cli.audit.showing import show
+from gapless.cli.audit.watching import served, watch
+from gapless.cli.connection import BootstrapOption, ClientConfigOption, Connection, JsonOption
+from gapless.cli.group import examples, new_app
+from gapless.cli.output import note, say_json
+from gapless.cli.progress import Screen
+from gapless.client.formats import LEDGER_TOPIC
+from gapless.client.spool.contents import unsent
+from gapless.errors import UsageError
+
+if TYPE_CHECKING:
+    from gapless.audit.auditing import Pending
+    from gapless.audit.carried import Matching
+    from gapless.audit.findings import Report
+    from gapless.audit.tables import SinkSpec
+
+app = new_app()
+_EXIT_CODES = """
+
+\b
+Exit codes: 0 clean; 1 findings; 2 could not tell, or wrong usage;
+3 cannot reach the cluster; 130 interrupted."""
+
+
+@app.command(
+    epilog=examples(
+        "gapless audit --topic orders",
+        "gapless audit --topic orders --sink delta:tables/orders --group gapless.pipeline.clean-orders",
+        "gapless audit --topic orders --spool ./spool --json | jq .verdict",
+        "gapless audit --topic orders --spool ./spool --repair",
+        "gapless audit --topic orders --html report.html",
+        "gapless audit --topic orders --watch --until-finding || page-somebody",
+    )
+    + _EXIT_CODES
+)
+def audit(
+    topic: Annotated[
+        str, typer.Option("--topic", metavar="TOPIC", help="Whose records.", show_default=False)
+    ],
+    ledger: Annotated[
+        str, typer.Option("--ledger", metavar="TOPIC", help="Where producers say what was acknowledged.")
+    ] = LEDGER_TOPIC,
+    spools: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--spool", metavar="DIR", help="What waits there is pending. Repeatable.", show_default=False
+        ),
+    ] = None,
+    sinks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sink",
+            metavar="KIND:WHERE",
+            help="Where records must be, too: delta:PATH, parquet:PATH, kafka:TOPIC, postgres:URL#TABLE. "
+            "Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="WHAT",
+            help="What makes a row of a sink that of a record: offset, identity, key, hash, or SQL over a "
+            "record's columns.",
+            show_default="offset or identity, as the sink has them",
+        ),
+    ] = None,
+    sink_by: Annotated[
+        str | None,
+        typer.Option(
+            "--sink-by", metavar="SQL", help="The same over a sink's columns.", show_default="as --by"
+        ),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", metavar="SQL", help="Which records sinks should have.", show_default="all"),
+    ] = None,
+    one_per_key: Annotated[
+        bool, typer.Option("--one-per-key", help="Sinks keep one row of records that are equal by --by.")
+    ] = False,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            "--window",
+            metavar="TIME",
+            help="Count records and rows in windows of this length instead.",
+            show_default=False,
+        ),
+    ] = None,
+    sink_time: Annotated[
+        str | None,
+        typer.Option(
+            "--sink-time",
+            metavar="COLUMN",
+            help="The sink's column of the records' time, for --window.",
+            show_default=False,
+        ),
+    ] = None,
+    foreign: Annotated[
+        bool, typer.Option("--foreign", help="Nobody promised anything: only compare with sinks, or by --by.")
+    ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            metavar="GROUP",
+            help="What this consumer group has not come to is not due in sinks, e.g. gapless.pipeline.NAME.",
+            show_default=False,
+        ),
+    ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Send lost records again from the --spool that still has them.")
+    ] = False,
+    watching: Annotated[
+        bool, typer.Option("--watch", help="Look again and again, and say what is new, until Ctrl-C.")
+    ] = False,
+    every_s: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", help="How often, with --watch.", min=0.1)
+    ] = 10.0,
+    until_finding: Annotated[
+        bool, typer.Option("--until-finding", help="With --watch: end with exit code 1 at the first finding.")
+    ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port", metavar="PORT", help="With --watch: metrics for Prometheus.", show_default=False
+        ),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a report with plots.", show_default=False),
+    ] = None,
+    master: Annotated[str, typer.Option("--master", metavar="URL", help="Spark's master.")] = "local[*]",
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = None,
+    client_config: ClientConfigOption = None,
+) -> int:
+    """Did everything arrive, once? Names every record that was lost, doubled or reordered.
+
+    Compares what producers have promised in the ledger with what the topic holds, and that with what sinks
+    hold. Reads committed records only, and writes nothing but with --repair.
+    """
+    from gapless.audit.auditing import Auditor
+    from gapless.audit.auditing import audit as run
+    from gapless.audit.carried import Matching
+    from gapless.audit.page import html
+    from gapless.audit.tables import SinkSpec
+    from gapless.pipeline.lending import lent
+    from gapless.pipeline.properties import client_properties
+    from gapless.pipeline.sections import KafkaProperties
+    from gapless.pipeline.session import require_spark, spark_session
+
+    specs = [SinkSpec.parse(sink) for sink in sinks or []]
+    matching = Matching(by, sink_by, where, one_per_key, window, sink_time)
+    _refuse_contradictions(specs, matching, group, foreign=foreign, watching=watching, repair=repair)
+    if repair and (not spools or ledger != LEDGER_TOPIC):
+        raise UsageError(f"--repair needs the --spool that has the records, and the ledger {LEDGER_TOPIC}")
+    if not watching and (until_finding or metrics_port is not None):
+        raise UsageError("--until-finding and --metrics-port go with --watch")
+    if page is not None and not page.resolve().parent.is_dir():
+        raise UsageError(f"cannot write {page}: there is no folder {page.parent}")
+    require_spark()
+    connection = Connection(bootstrap, client_config)
+    connection.admin()  # raises in time if no broker answers
+    own = {key: value for key, value in connection.properties.items() if key != "bootstrap.servers"}
+    properties = client_properties(KafkaProperties(every=own))
+
+    def once() -> Report:
+        # Spools are looked at first: a record that is sent meanwhile is then there, and not missing.
+        pending = _pending(spools or [])
+        with _busy(f"reading {topic}"):
+            return run(
+                spark,
+                connection.bootstrap,
+                topic,
+                ledger=ledger,
+                properties=properties,
+                pending=pending,
+                sinks=specs,
+                matching=matching,
+                group=group,
+                foreign=foreign,
+            )
+
+    with ExitStack() as stack:
+        metrics = stack.enter_context(served(metrics_port))
+        with _busy("starting Spark"):
+            spark = stack.enter_context(
+                lent(lambda: spark_session("gapless audit", master=master, short_lived=True))
+            )
+        if watching:
+            auditor = Auditor(spark, connection.bootstrap, topic, ledger=ledger, properties=properties)
+            report = watch(
+                lambda: auditor.look(_pending(spools or [])),
+                metrics,
+                every_s=every_s,
+                as_json=as_json,
+                until_finding=until_finding,
+            )
+        elif repair:
+            address = {**own, "bootstrap.servers": connection.bootstrap}
+            report = audit_and_repair(once, spools or [], address)
+        else:
+            report = once()
+    if as_json and not watching:
+        say_json(report.as_json())
+    elif not watching:
+        show(report)
+    if page is not None:
+        _write_page(page, html(report))
+    return int(report.verdict.exit_code)
+
+
+@contextmanager
+def _busy(title: str) -> Iterator[None]:
+    with Screen(lines_when_piped=False) as screen, screen.busy(title):
+        yield
+
+
+def _refuse_contradictions(
+    sinks: Sequence[SinkSpec],
+    matching: Matching,
+    group: str | None,
+    *,
+    foreign: bool,
+    watching: bool,
+    repair: bool,
+) -> None:
+    """Options that mean nothing without another, or beside it."""
+    of_sinks = (matching.sink_by, matching.where, matching.one_per_key, matching.window, group)
+    if not sinks and any(of_sinks):
+        raise UsageError(
+            "--sink-by, --where, --one-per-key, --window and --group are about a --sink: name one"
+        )
+    if (matching.window is None) != (matching.sink_time is None):
+        raise UsageError("--window and --sink-time go together")
+    if foreign and not (sinks or matching.by):
+        raise UsageError(
+            "--foreign needs a --sink to compare with, or --by to look for the same record twice"
+        )
+    if watching and (repair or sinks or matching.by or foreign):
+        raise UsageError(
+            "--watch looks at promises and the topic: leave out --repair, --sink, --by, --foreign"
+        )
+    if repair and foreign:
+        raise UsageError("--repair sends what was promised, and with --foreign nothing was")
+
+
+def _write_page(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    note(f"report: {path}")
+
+
+def _pending(folders: Iterable[Path]) -> list[Pending]:
+    found: list[Pending] = []
+    for folder in folders:
+        waiting = unsent(folder)
+        for incarnation, intervals in waiting.intervals.items():
+            found += [(waiting.source, incarnation, each) for each in intervals]
+    return found
