@@ -1,7 +1,8 @@
-"""The demo: its account can see every kind of fault, its run is clean, and it leaves no process behind."""
+"""The demo: everyday settings lose and double, Gapless does not; and no process is left behind."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -11,68 +12,111 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
-from gapless.demo.numbered import Sightings, number_of, value_of
+from gapless.cli.demo import view
+from gapless.demo.children import Child, ChildFailed
+from gapless.demo.faults import Kind, faults_of
+from gapless.demo.scenario import Plan, Progress, Result, Snapshot
+from gapless.demo.sides import EVERYDAY, GAPLESS
 
 MARK = "GAPLESS_TEST_MARK"
 
 
-def sightings(*seen: tuple[int, int, int]) -> Sightings:
-    """(number, partition, offset) of each."""
-    result = Sightings()
-    for number, partition, offset in seen:
-        result.add(number, partition, offset)
-    return result
+def ended(child: Child) -> None:
+    assert child._process is not None
+    child._process.wait(30)
 
 
-RECEIPTS = [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)]
+def test_a_process_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
+    child = Child("consumer", "consuming", {"no": "side"}, tmp_path / "log")
+    child.start()
+    try:
+        ended(child)
+        with pytest.raises(ChildFailed, match=r"the consumer failed: KeyError: 'side'"):
+            child.check()
+    finally:
+        child.kill()
+    child.check()  # who was killed has not failed
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path: Path, require: Callable[[str], None]) -> None:
+    require("spark")
+    (tmp_path / "mine").touch()
+    command = [sys.executable, "-m", "gapless", "demo", "--data", str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == f"gapless: {tmp_path} exists already: name a new folder with --data\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_faults_are_those_of_the_seed() -> None:
+    assert faults_of(7) == faults_of(7)
+    assert len({tuple(each.kind for each in faults_of(seed)) for seed in range(50)}) > 20
+    for seed in range(200):
+        faults = faults_of(seed)
+        assert sorted(each.kind for each in faults) == sorted(Kind)
+        moments = [each.at for each in faults]
+        assert moments == sorted(moments)
+        assert 0 < moments[0] < moments[-1] < 0.9  # the last one has something left to spoil
+        cut = next(each for each in faults if each.kind is Kind.KILL_LEADER)
+        assert 0 < cut.cut_s < 3  # longer, and the others would elect another leader before it is killed
+
+
+def report(verdict: str = "clean", promised: int = 1_000) -> dict[str, Any]:
+    return {"verdict": verdict, "hops": [{"counts": {"promised": promised}}]}
 
 
 @pytest.mark.parametrize(
-    ("there", "fault", "numbers"),
+    ("ours", "clean"),
     [
-        (RECEIPTS, None, []),
-        (RECEIPTS[::-1], None, []),  # rows of a table come in any order
-        (RECEIPTS[:3], "lost", [3]),
-        ([], "lost", [0, 1, 2, 3]),
-        ([*RECEIPTS, (2, 0, 2)], "doubled", [2]),
-        ([*RECEIPTS, (2, 0, 1)], "doubled", [2]),
-        ([(2, 0, 0), (1, 1, 0), (0, 0, 1), (3, 1, 1)], "reordered", [0]),
-        ([(0, 0, 0), (1, 1, 0), (2, 1, 1), (3, 1, 2)], "moved", [2, 3]),
-        ([*RECEIPTS, (4, 0, 2)], "unacknowledged", [4]),
+        (report(), True),
+        (report("findings"), False),
+        (report("could not tell"), False),
+        (report(promised=999), False),  # all that was promised is there, but not all that was to be sent
     ],
 )
-def test_the_account_sees_every_kind_of_fault(
-    there: list[tuple[int, int, int]], fault: str | None, numbers: list[int], require: Callable[[str], None]
+def test_it_is_clean_only_if_every_order_was_carried(
+    ours: dict[str, Any], clean: bool, tmp_path: Path
 ) -> None:
-    require("spark")
-    from gapless.demo.verdict import Columns, account
-
-    found = account(5, Columns.of(sightings(*RECEIPTS)), Columns.of(sightings(*there)))
-    assert found.clean == (fault in {None, "unacknowledged"})
-    assert found.records == len(there)
-    if fault is None:
-        assert found.examples == {}
-    else:
-        assert found.examples[fault] == numbers
-        assert getattr(found, fault) == len(numbers)
+    result = Result(Plan(tmp_path, 1, 1_000), [], {EVERYDAY: report("findings"), GAPLESS: ours}, {}, 1.0)
+    assert result.clean is clean
 
 
-def test_a_record_that_nobody_sent_is_no_clean_account(require: Callable[[str], None]) -> None:
-    require("spark")
-    from gapless.demo.verdict import Columns, account
+def snapshot(seconds: float, acknowledged: int) -> Snapshot:
+    progress = Progress(acknowledged, acknowledged // 2, acknowledged // 4)
+    return Snapshot(
+        Plan(Path("/demo"), 5, 1_000),
+        "orders are sent",
+        seconds,
+        {EVERYDAY: progress, GAPLESS: Progress(17, 0, 0)},
+        {1: True, 2: False, 3: True},
+        {"everyday-orders": [(1, 3), (None, 0)], "gapless-orders": [(3, 2), (1, 1)]},
+    )
 
-    for stranger in (-1, 5, 10**11):
-        there = sightings(*RECEIPTS, (stranger, 0, 2))
-        found = account(5, Columns.of(sightings(*RECEIPTS)), Columns.of(there))
-        assert (found.unknown, found.clean) == (1, False)
+
+def test_the_live_view_shows_brokers_replicas_counts_and_rates() -> None:
+    shown = io.StringIO()
+    console = Console(file=shown, width=100, force_terminal=False)
+    console.print(view._picture(snapshot(12.0, 800), snapshot(10.0, 400)))
+    text = shown.getvalue()
+    for expected in ("● 1", "✗ 2", "● 3", "800", "200/s", "400", "100/s", "17", "3 –", "2 1", "seed 5"):
+        assert expected in text
+    assert max(map(len, text.splitlines())) <= 100
 
 
-def test_a_record_tells_its_number() -> None:
-    assert number_of(value_of(123_456, b"." * 88)) == 123_456
-    assert len(value_of(0, b"." * 88)) == 100
+def test_when_piped_it_says_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = view.View()
+    for step in range(100):
+        seen.look(snapshot(step, 10 * step))
+    seen.line("SIGKILL for somebody")
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert "orders are sent" in said[0]
+    assert said[1].endswith("SIGKILL for somebody")
 
 
 def marked_processes(mark: str) -> list[str]:
@@ -99,48 +143,63 @@ def gone_soon(mark: str) -> list[str]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_every_record_is_accounted_for_through_a_crash(require: Callable[[str], None]) -> None:
+def test_everyday_settings_lose_and_double_and_gapless_does_not(
+    require: Callable[[str], None], tmp_path: Path
+) -> None:
+    """F1, F3, with all parts at once, and each fault."""
     require("spark")
     mark = str(uuid.uuid4())
     ran = subprocess.run(
-        [sys.executable, "-m", "gapless", "demo", "--records", "50000", "--json"],
+        [sys.executable, "-m", "gapless", "demo", "--quick", "--seed", "7", "--json"],
         capture_output=True,
         text=True,
-        env={**os.environ, MARK: mark},
+        env={**os.environ, MARK: mark, "TMPDIR": str(tmp_path)},
         check=False,
         timeout=280,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     result = json.loads(ran.stdout)
-    assert (result["sent"], result["acknowledged"], result["failures"]) == (50_000, 50_000, {})
-    assert result["outage"]["acknowledged_before"] >= 25_000
-    assert result["outage"]["down_s"] > 0
-    for place in ("topic", "table"):
-        assert result[place]["records"] == 50_000
-        assert result[place]["examples"] == {}
     assert result["clean"] is True
-    assert "a leader (SIGKILL)" in ran.stderr
+    assert result["seed"] == 7
+    assert len(result["faults"]) == len(Kind), result["faults"]
+    hops = result["sides"]["gapless"]
+    assert len(hops) == 4
+    for hop in hops.values():
+        assert hop["present"] == 40_000
+        assert hop["lost"] == hop["duplicated"] == hop["reordered"] == 0
+    to_topic, to_bills, to_table, to_other = result["sides"]["everyday"].values()
+    assert to_topic["lost"] > 0  # acks=1, and the leader dies
+    assert to_topic["duplicated"] > 0  # acknowledgements that were lost, a producer that was killed
+    for sink in (to_bills, to_table, to_other):
+        # What is doubled in the topic is so here, and what was done again by consumer and driver, too.
+        assert sink["duplicated"] > to_topic["duplicated"]
+    for side, page in result["pages"].items():
+        assert f"{side}-orders" in Path(page).read_text()
+    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"everyday.html", "gapless.html"}
     assert gone_soon(mark) == []
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "when"), [(signal.SIGINT, "3 brokers"), (signal.SIGTERM, "SIGKILL for both consumers")]
+)
 def test_an_interrupted_demo_leaves_nothing_behind(
-    number: signal.Signals, require: Callable[[str], None], tmp_path: Path
+    number: signal.Signals, when: str, require: Callable[[str], None], tmp_path: Path
 ) -> None:
     require("spark")
     mark = str(uuid.uuid4())
     environment = {**os.environ, MARK: mark, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
-        [sys.executable, "-m", "gapless", "demo"],
+        [sys.executable, "-m", "gapless", "demo", "--quick", "--seed", "7"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
     ) as demo:
         assert demo.stderr is not None
-        assert "brokers ready" in demo.stderr.readline()
-        assert "starting Spark" in demo.stderr.readline()
+        while when not in (line := demo.stderr.readline()):
+            assert line, "it ended"
         demo.send_signal(number)
         out, err = demo.communicate(timeout=60)
     assert (demo.returncode, out) == (130, "")

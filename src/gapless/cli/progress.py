@@ -15,15 +15,13 @@ from gapless.cli.output import note
 LINE_EVERY_S = 3.0
 
 
-class Screen:
-    """Bars of work with a known size, and lines between them. Both may come from several threads."""
+class Lines:
+    """Lines with the seconds since the start before them; in a terminal, above something that moves."""
 
-    def __init__(self, *, lines_when_piped: bool = True) -> None:
+    def __init__(self, moving: Callable[[], Any], *, lines_when_piped: bool = True) -> None:
         self._started_s = time.monotonic()
         self._lines = lines_when_piped
-        self._bars: dict[str, Callable[[int], None]] = {}
-        self._lock = threading.Lock()
-        self._live: Any = _rich_progress() if sys.stderr.isatty() else None
+        self._live: Any = moving() if sys.stderr.isatty() else None
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -37,11 +35,21 @@ class Screen:
             self._live.stop()
 
     def line(self, text: str) -> None:
-        """Say something, with the seconds since the start before it."""
+        """Say something. From any thread."""
+        seconds = f"{time.monotonic() - self._started_s:5.1f} s"
         if self._live is not None:
-            self._live.console.print(f"[dim]{self._elapsed()}[/dim]  {text}", highlight=False, soft_wrap=True)
+            self._live.console.print(f"[dim]{seconds}[/dim]  {text}", highlight=False, soft_wrap=True)
         elif self._lines:
-            note(f"{self._elapsed()}  {text}")
+            note(f"{seconds}  {text}")
+
+
+class Screen(Lines):
+    """Bars of work with a known size, and lines between them. Both may come from several threads."""
+
+    def __init__(self, *, lines_when_piped: bool = True) -> None:
+        super().__init__(_rich_progress, lines_when_piped=lines_when_piped)
+        self._bars: dict[str, Callable[[int], None]] = {}
+        self._lock = threading.Lock()
 
     def bar(self, title: str, total: int) -> Callable[[int], None]:
         """A bar: call the result with how much is done. The same title gives the same bar."""
@@ -63,9 +71,6 @@ class Screen:
             yield
         finally:
             self._live.remove_task(task)
-
-    def _elapsed(self) -> str:
-        return f"{time.monotonic() - self._started_s:5.1f} s"
 
     def _moving(self, title: str, total: int) -> Callable[[int], None]:
         task = self._live.add_task(title, total=total)

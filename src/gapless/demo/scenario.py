@@ -1,171 +1,387 @@
-"""The order of events: brokers, topic, Spark, a million records, SIGKILL in the middle, restart, account."""
+"""The order of events: brokers, both sides, faults; then all comes to rest, and the audit judges both.
+
+Nothing is shown here: a `Watcher` is told how it goes.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from threading import Event, Lock
+from typing import Any, Protocol
 
-from gapless.demo.carrier import Carrier
-from gapless.demo.numbered import ROWS_FILE
-from gapless.demo.reader import end_offsets, new_consumer, read_all
-from gapless.demo.sender import Sender
-from gapless.demo.verdict import Account, Columns, account
+from gapless.demo.children import Child
+from gapless.demo.faults import Fault, Kind, faults_of
+from gapless.demo.sides import EVERYDAY, GAPLESS, PARTITIONS, SOURCES, Side
+from gapless.errors import GaplessError
+from gapless.testing.cluster import Cluster
+from gapless.testing.state import Refused
 
-TOPIC = "numbers"
-OUTAGE_S = 1.0
-SPARK_START_TIMEOUT_S = 180.0
-CATCH_UP_TIMEOUT_S = 600.0
-
-
-class Brokers(Protocol):
-    """A cluster whose brokers can be killed, and come back at the same address with the same data."""
-
-    bootstrap: str
-
-    @property
-    def brokers(self) -> list[int]: ...
-    def create_topic(self, name: str, partitions: int) -> None: ...
-    def leader(self, topic: str, partition: int) -> int: ...
-    def kill(self, broker: int, /) -> None: ...
-    def restart(self, broker: int) -> None: ...
-
-
-class Watcher(Protocol):
-    """Who is told how it goes."""
-
-    def line(self, text: str) -> None: ...
-    def bar(self, title: str, total: int) -> Callable[[int], None]: ...
-    def busy(self, title: str) -> AbstractContextManager[None]: ...
+_START_S = 180.0
+_MEET_S = 90.0
+_LOSE_WITHIN_S = 5.0
+_FINISH_S = 300.0
+_AUDIT_S = 600.0
+_STANDSTILL_S = 90.0
+_QUIET_S = 10.0
+_LOOK_S = 0.2
+_LOOK_AT_BROKERS_S = 0.6
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much, and where it is kept."""
+    """How much, how fast, and where it is kept."""
 
     folder: Path
-    records: int = 1_000_000
-    partitions: int = 4
-    size_bytes: int = 100
+    seed: int
+    orders: int = 500_000
+    """On each side, from all shops together."""
+    seconds: float = 60.0
+    """In which they are sent, if nothing holds them up."""
+    batches: int = 8
+    """Of the pipelines, at least."""
+    short: bool = False
+    """Whether Java should rather start quickly than run fast."""
+
+    @property
+    def per_shop(self) -> int:
+        return self.orders // len(SOURCES)
 
 
-@dataclass(frozen=True, slots=True)
-class Outage:
-    """The crash, as it happened."""
+@dataclass(slots=True)
+class Progress:
+    """How far one side is."""
 
-    broker: int
-    acknowledged_before: int
-    waiting: int
-    down_s: float
+    acknowledged: int = 0
+    billed: int = 0
+    carried: int = 0
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """How it goes, at a moment."""
+
+    plan: Plan
+    phase: str
+    seconds: float
+    sides: dict[str, Progress]
+    brokers: dict[int, bool] = field(default_factory=dict)
+    """Whether it runs."""
+    in_sync: dict[str, list[tuple[int | None, int]]] = field(default_factory=dict)
+    """By topic, for each partition: its leader, and how many replicas are in sync."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """What was found."""
 
-    sent: int
-    acknowledged: int
-    failures: dict[str, int]
-    outage: Outage | None
-    topic: Account
-    table: Account
-    spark_restarts: list[str]
+    plan: Plan
+    faults: list[str]
+    reports: dict[str, dict[str, Any]]
+    """By side: what the audit says."""
+    pages: dict[str, Path]
     seconds: float
 
     @property
     def clean(self) -> bool:
-        return self.topic.clean and self.table.clean and not self.failures
+        """Whether Gapless lost, doubled and reordered nothing, and carried all that there was."""
+        report = self.reports[GAPLESS]
+        promised = report["hops"][0]["counts"]["promised"]
+        return bool(report["verdict"] == "clean" and promised == self.plan.per_shop * len(SOURCES))
 
 
-def run_demo(plan: Plan, cluster: Brokers, watcher: Watcher) -> Result:
+class Standstill(GaplessError):
+    """It does not go on."""
+
+
+class Watcher(Protocol):
+    """Who is told how it goes."""
+
+    def line(self, text: str) -> None: ...
+    def look(self, snapshot: Snapshot) -> None: ...
+
+
+def run_demo(plan: Plan, cluster: Cluster, watcher: Watcher) -> Result:
     """Play the demo on a cluster that is up, in a folder that exists."""
-    started_s = time.monotonic()
-    watcher.line(f"{len(cluster.brokers)} brokers ready at {cluster.bootstrap}")
-    cluster.create_topic(TOPIC, plan.partitions)
-    watcher.line(
-        f"topic '{TOPIC}': {plan.partitions} partitions on each of them; starting Spark takes some seconds"
-    )
-    with Carrier(cluster.bootstrap, TOPIC, plan.folder, _records_per_batch(plan)) as carrier:
-        with watcher.busy("Spark starts"):
-            carrier.wait_for("running", SPARK_START_TIMEOUT_S)
-        watcher.line(f"Spark carries the topic into {plan.folder / 'table'}")
-        sender, outage = _send_through_a_crash(plan, cluster, watcher, carrier)
-        seen = _wait_and_read_back(plan, cluster, watcher, carrier)
-        restarts = carrier.restarts
-    receipts = Columns.of(sender.receipts)
-    return Result(
-        sent=plan.records,
-        acknowledged=len(sender.receipts),
-        failures=dict(sender.failures),
-        outage=outage,
-        topic=account(plan.records, receipts, seen),
-        table=account(plan.records, receipts, Columns.from_file(plan.folder / ROWS_FILE)),
-        spark_restarts=restarts,
-        seconds=time.monotonic() - started_s,
-    )
+    with ExitStack() as stack:
+        return Scene(plan, cluster, watcher, stack).play()
 
 
-def _records_per_batch(plan: Plan) -> int:
-    """So few that the table grows while records are sent, so many that a batch's fixed cost is small."""
-    return max(10_000, plan.records // 6 + 100)  # Spark rounds down by partition: leave no crumbs
+class Scene:
+    """All who take part."""
+
+    def __init__(self, plan: Plan, cluster: Cluster, watcher: Watcher, stack: ExitStack) -> None:
+        self._plan = plan
+        self._cluster = cluster
+        self._watcher = watcher
+        self._stack = stack
+        self._began_s = time.monotonic()
+        self._sides = {name: Side(name, plan.folder) for name in (EVERYDAY, GAPLESS)}
+        usual = {"bootstrap": cluster.bootstrap, "folder": str(plan.folder)}
+        rate = {"orders": plan.per_shop, "per_s": plan.per_shop / plan.seconds}
+        self._producers = {
+            (side, source): self._child(
+                f"{side} producer of {source}",
+                "producing",
+                {**usual, **rate, "side": side, "source": source},
+            )
+            for side in self._sides
+            for source in SOURCES
+        }
+        self._consumers = {
+            side: self._child(f"{side} consumer", "consuming", {**usual, "side": side})
+            for side in self._sides
+        }
+        self._driver = self._child(
+            "Spark driver",
+            "carrying",
+            {**usual, "most_per_batch": plan.orders // plan.batches, "short": plan.short},
+        )
+        self._network = Lock()
+        """Of whoever does something to it, for as long as it lasts."""
+        self._is_over = Event()
+        self._faults: list[str] = []
+        self._in_sync: dict[str, list[tuple[int | None, int]]] = {}
+        self._looked_s = 0.0
+
+    def play(self) -> Result:
+        plan = self._plan
+        for side in self._sides.values():
+            for topic in (side.orders, side.priced):
+                self._cluster.create_topic(topic, PARTITIONS)
+        self._cluster.create_topic(self._sides[EVERYDAY].ledger)
+        self._watcher.line(
+            f"{len(self._cluster.brokers)} brokers, two topics of {PARTITIONS} partitions on each side"
+        )
+        for child in self._children:
+            self._stack.callback(child.kill)  # before it starts: an interrupt may come at any moment
+            child.start()
+        # A driver is slow with its first batch. What came meanwhile would be carried as one heap.
+        self._until(
+            lambda: all(self._progress(side).carried for side in self._sides),
+            "Spark starts, and carries the first orders",
+            _START_S,
+        )
+        for child in self._producers.values():
+            child.ask("go")
+        self._watcher.line(
+            f"{len(SOURCES)} producers, a consumer and a Spark pipeline on each side; "
+            f"{plan.per_shop * len(SOURCES):,} orders to each"
+        )
+        self._send_through_faults()
+        self._come_to_rest()
+        reports = self._judged()
+        return Result(
+            plan,
+            self._faults,
+            reports,
+            {name: side.page for name, side in self._sides.items()},
+            time.monotonic() - self._began_s,
+        )
+
+    def _child(self, name: str, module: str, arguments: dict[str, Any]) -> Child:
+        return Child(name, module, arguments, self._plan.folder / f"{name.replace(' ', '-')}.log")
+
+    @property
+    def _children(self) -> list[Child]:
+        return [self._driver, *self._consumers.values(), *self._producers.values()]
+
+    # ------------------------------------------------------------------------------------- phases
+
+    def _send_through_faults(self) -> None:
+        """Each fault waits for its moment by itself: the next one does not wait until it is over."""
+        faults = faults_of(self._plan.seed)
+        with ThreadPoolExecutor(len(faults)) as aside:
+            trouble = [aside.submit(self._play, fault) for fault in faults]
+            try:
+                self._until(
+                    lambda: _are_over(trouble) and all(each.is_done for each in self._producers.values()),
+                    "orders are sent",
+                    None,
+                )
+            except BaseException:
+                self._is_over.set()
+                raise
+
+    def _come_to_rest(self) -> None:
+        """All that was sent is billed and carried, as far as it ever will be."""
+        self._driver.ask("finish")
+        self._until(lambda: self._driver.heard("finished") and self._is_billed(), "the rest", _FINISH_S)
+        for child in self._consumers.values():
+            child.kill()
+
+    def _is_billed(self) -> bool:
+        """All that there is. Who does not come to say so has billed nothing for a while."""
+        now_s, orders = time.monotonic(), self._plan.per_shop * len(SOURCES)
+        said = {
+            EVERYDAY: self._consumers[EVERYDAY].said.get("is_at_end", False),
+            GAPLESS: self._progress(GAPLESS).billed >= orders,
+        }
+        return all(
+            is_done or now_s - self._consumers[side].said_s.get("billed", 0.0) > _QUIET_S
+            for side, is_done in said.items()
+        )
+
+    def _judged(self) -> dict[str, dict[str, Any]]:
+        self._driver.ask("audit")
+        self._until(
+            lambda: all(self._driver.heard(f"audited {side}") for side in self._sides),
+            "the audit judges",
+            _AUDIT_S,
+        )
+        return {side: self._driver.said[f"report_{side}"] for side in self._sides}
+
+    # ------------------------------------------------------------------------------------- faults
+
+    def _play(self, fault: Fault) -> None:
+        while self._done() < fault.at:
+            if self._is_over.wait(0.02):
+                return
+        _PLAYED[fault.kind](self, fault)
+
+    def _note(self, text: str) -> None:
+        self._faults.append(f"{time.monotonic() - self._began_s:.1f} s: {text}")
+        self._watcher.line(text)
+
+    def _lose_acks(self, fault: Fault) -> None:
+        with self._network:
+            before = self._cluster.acks_lost
+            self._cluster.lose_acks(fault.which)
+            deadline_s = time.monotonic() + _LOSE_WITHIN_S
+            while self._cluster.acks_lost < before + fault.which and time.monotonic() < deadline_s:
+                if self._is_over.wait(0.05):
+                    return
+            self._cluster.heal()
+            lost = self._cluster.acks_lost - before
+        self._note(f"{lost} writes were done, and their acknowledgements lost")
+
+    def _kill_leader(self, fault: Fault) -> None:
+        with self._network:
+            victim = self._cluster.leader(self._sides[EVERYDAY].orders, fault.which)
+            for other in self._cluster.brokers:
+                if other != victim:
+                    self._cluster.cut(victim, other)
+            time.sleep(fault.cut_s)
+            self._cluster.kill(victim)
+            cut = f"lost sight of its followers for {fault.cut_s:.1f} s"
+            self._note(f"broker {victim}, a leader, {cut}; then SIGKILL")
+            self._cluster.heal()
+        time.sleep(fault.pause_s)
+        self._cluster.restart(victim)
+        self._watcher.line(f"broker {victim} is back")
+
+    def _kill_producers(self, fault: Fault) -> None:
+        source = SOURCES[fault.which]
+        victims = [self._producers[side, source] for side in self._sides]
+        if any(child.is_done for child in victims):
+            self._watcher.line(f"a producer of {source} had sent everything already: it is not killed")
+            return
+        self._kill_and_restart(victims, fault.pause_s, f"the producers of {source}, one of each side")
+
+    def _kill_consumers(self, fault: Fault) -> None:
+        self._kill_and_restart(list(self._consumers.values()), fault.pause_s, "both consumers")
+
+    def _kill_driver(self, fault: Fault) -> None:
+        self._hear("running", _START_S)
+        self._driver.ask("stop when written")
+        self._hear("written", _MEET_S)
+        who = self._driver.said["who_has_written"]
+        what = f"the Spark driver, when {who} had written a batch and not noted it"
+        self._kill_and_restart([self._driver], fault.pause_s, what)
+        self._hear("running", _START_S)
+
+    def _hear(self, event: str, timeout_s: float) -> None:
+        """Until the driver tells of an event."""
+        deadline_s = time.monotonic() + timeout_s
+        while not self._driver.heard(event):
+            self._driver.check()
+            if self._is_over.wait(0.02) or time.monotonic() > deadline_s:
+                raise Standstill(f"the Spark driver did not say '{event}' within {timeout_s:g} s")
+
+    def _kill_and_restart(self, victims: list[Child], pause_s: float, what: str) -> None:
+        for child in victims:
+            child.kill()
+        self._note(f"SIGKILL for {what}")
+        time.sleep(pause_s)
+        for child in victims:
+            child.start()
+            child.ask("go")  # only producers wait for it
+
+    # ------------------------------------------------------------------------------------ looking
+
+    def _progress(self, side: str) -> Progress:
+        shops = [child for (of, _), child in self._producers.items() if of == side]
+        return Progress(
+            sum(child.said.get("acknowledged", 0) for child in shops),
+            self._consumers[side].said.get("billed", 0),
+            self._driver.said.get(f"{side}_carried", 0),
+        )
+
+    def _done(self) -> float:
+        """How much of all orders was acknowledged, on the side that is ahead."""
+        orders = self._plan.per_shop * len(SOURCES)
+        return max(self._progress(side).acknowledged for side in self._sides) / orders
+
+    def _until(self, condition: Callable[[], bool], phase: str, timeout_s: float | None) -> None:
+        """Look at everything again and again, until something has come true."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        moved_s, before = time.monotonic(), self._moved()
+        while not condition():
+            for child in self._children:
+                child.check()
+            now_s = time.monotonic()
+            if (moved := self._moved()) != before:
+                moved_s, before = now_s, moved
+            if deadline_s is None and now_s - moved_s > _STANDSTILL_S:
+                raise Standstill(f"nothing has moved for {_STANDSTILL_S:g} s: {phase}")
+            if deadline_s is not None and now_s > deadline_s:
+                raise Standstill(f"it took longer than {timeout_s:g} s: {phase}")
+            self._watcher.look(self._snapshot(phase))
+            time.sleep(_LOOK_S)
+        self._watcher.look(self._snapshot(phase))
+
+    def _moved(self) -> list[Progress]:
+        return [self._progress(side) for side in self._sides]
+
+    def _snapshot(self, phase: str) -> Snapshot:
+        now_s = time.monotonic()
+        if now_s - self._looked_s > _LOOK_AT_BROKERS_S:
+            self._looked_s = now_s
+            self._in_sync = {side.orders: self._replicas_of(side.orders) for side in self._sides.values()}
+        running = set(self._cluster.running)
+        return Snapshot(
+            self._plan,
+            phase,
+            now_s - self._began_s,
+            {side: self._progress(side) for side in self._sides},
+            {broker: broker in running for broker in self._cluster.brokers},
+            self._in_sync,
+        )
+
+    def _replicas_of(self, topic: str) -> list[tuple[int | None, int]]:
+        try:
+            found = [self._cluster.partition(topic, each) for each in range(PARTITIONS)]
+        except (OSError, Refused):
+            return self._in_sync.get(topic, [])
+        return [(each.leader, len(each.in_sync)) for each in found]
 
 
-def _send_through_a_crash(
-    plan: Plan, cluster: Brokers, watcher: Watcher, carrier: Carrier
-) -> tuple[Sender, Outage | None]:
-    """Send everything; at half a leader is killed, and comes back while sending goes on."""
-    sender = Sender(cluster.bootstrap, TOPIC, plan.records, plan.size_bytes)
-    show_sent = watcher.bar("acknowledged", plan.records)
-    show_carried = watcher.bar("in the table", plan.records)
-    crash: Future[Outage] | None = None
-    with ThreadPoolExecutor(max_workers=1) as aside:
-
-        def on_progress(acknowledged: int) -> None:
-            nonlocal crash
-            show_sent(acknowledged)
-            show_carried(carrier.carried)
-            if crash is None and acknowledged >= plan.records // 2:
-                crash = aside.submit(_crash, cluster, sender, watcher)
-            elif crash is not None and crash.done():
-                crash.result()  # a broker that did not come back ends the demo now, not by a timeout
-
-        sender.send_all(on_progress)
-        show_sent(len(sender.receipts))
-        return sender, crash.result() if crash is not None else None
+_PLAYED: dict[Kind, Callable[[Scene, Fault], None]] = {
+    Kind.LOSE_ACKS: Scene._lose_acks,
+    Kind.KILL_LEADER: Scene._kill_leader,
+    Kind.KILL_PRODUCERS: Scene._kill_producers,
+    Kind.KILL_CONSUMERS: Scene._kill_consumers,
+    Kind.KILL_DRIVER: Scene._kill_driver,
+}
 
 
-def _crash(cluster: Brokers, sender: Sender, watcher: Watcher) -> Outage:
-    leader = cluster.leader(TOPIC, 0)
-    cluster.kill(leader)
-    killed_s = time.monotonic()
-    acknowledged, waiting = len(sender.receipts), sender.waiting
-    watcher.line(
-        f"killed broker {leader}, a leader (SIGKILL), after {acknowledged:,} acknowledgements, "
-        f"{waiting:,} in flight"
-    )
-    time.sleep(OUTAGE_S)
-    cluster.restart(leader)
-    down_s = time.monotonic() - killed_s
-    watcher.line(f"broker {leader} restarted on its port and data, down for {down_s:.1f} s")
-    return Outage(leader, acknowledged, waiting, down_s)
-
-
-def _wait_and_read_back(plan: Plan, cluster: Brokers, watcher: Watcher, carrier: Carrier) -> Columns:
-    """Let the table catch up, and read the topic meanwhile."""
-    consumer = new_consumer(cluster.bootstrap)
-    try:
-        ends = end_offsets(consumer, TOPIC)
-        carrier.stop_at(ends)
-        show_carried = watcher.bar("in the table", plan.records)
-        seen = read_all(consumer, TOPIC, ends, watcher.bar("read back", plan.records))
-        carrier.wait_for("carried-all", CATCH_UP_TIMEOUT_S, lambda: show_carried(carrier.carried))
-        show_carried(carrier.carried)
-        with watcher.busy("table is read"):
-            carrier.wait_for("finished", CATCH_UP_TIMEOUT_S)
-    finally:
-        consumer.close()
-    return Columns.of(seen)
+def _are_over(trouble: list[Future[None]]) -> bool:
+    """Whether all faults are. Raises what went wrong in one."""
+    done = [each for each in trouble if each.done()]
+    for each in done:
+        each.result()
+    return len(done) == len(trouble)
