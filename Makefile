@@ -10,14 +10,14 @@ CHECKED := $(wildcard src tests tools benchmarks)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test soak bench bench-clients bench-pipeline lint format lock clean
+.PHONY: help setup demo test soak bench bench-clients bench-pipeline bench-audit lint format lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed jars/spark/.rehearsed jars/kafka/.verified jars/zookeeper/.verified ## make .venv with the gapless command, fetch the jars
 
-demo: $(VENV)/.installed jars/spark/.verified ## the whole way of a record: broker, crash, Spark, proof
+demo: $(VENV)/.installed jars/spark/.rehearsed ## the same orders twice, through the same faults: everyday settings, and Gapless
 	$(BIN)/gapless demo
 
 # Two processes, each with servers of its own, take one test file after another. In the order of collection, not
@@ -37,7 +37,7 @@ soak: setup ## random faults: ten minutes against three brokers (SEED=n repeats 
 
 bench: setup ## this broker and Apache Kafka in the same run, then the clients and the pipeline
 	$(BIN)/python -m benchmarks
-	$(MAKE) bench-clients bench-pipeline
+	$(MAKE) bench-clients bench-pipeline bench-audit
 
 RESULTS := benchmarks/results
 bench-clients: setup ## spool, producer, consumer and marks, each against doing it by hand
@@ -50,6 +50,9 @@ bench-pipeline: setup ## the pipeline's sinks and dedup, each against Spark's ow
 	$(BIN)/python -m benchmarks.scenarios.pipeline_kafka --out $(RESULTS)/pipeline_kafka.json
 	$(BIN)/python -m benchmarks.scenarios.pipeline_postgres --out $(RESULTS)/pipeline_postgres.json
 	$(BIN)/python -m benchmarks.scenarios.pipeline_dedup --out $(RESULTS)/pipeline_dedup.json
+
+bench-audit: setup ## an audit against a count of the same topic by Spark
+	$(BIN)/python -m benchmarks.scenarios.audit --out $(RESULTS)/audit.json
 
 lint: $(VENV)/.installed ## ruff and strict mypy
 	$(BIN)/ruff check $(CHECKED)
