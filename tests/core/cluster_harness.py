@@ -1,8 +1,8 @@
-"""A small world for several nodes: virtual time, a journal, a network and disks that obey the test.
+"""The simulator's world for tests that play by hand: with clients, and shapes of the cluster as they want.
 
-Nothing here knows a rule. Messages between nodes go through the real encoding where records are in them.
-Each pair of nodes has one connection per direction and purpose, with answers in the order of requests, as the
-shell keeps them. Everything is deterministic: the same calls give the same run.
+Messages between nodes go through the real encoding where records are in them. Each pair of nodes has one
+connection per direction and purpose, with answers in the order of requests, as the shell keeps them.
+Everything is deterministic: the same calls give the same run.
 
     world = ClusterWorld(3)
     world.create_topic("t", replicas=(1, 2, 3))
@@ -13,25 +13,68 @@ shell keeps them. Everything is deterministic: the same calls give the same run.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 from gapless.core.contract import Request
 from gapless.core.records import ConfigSet, MetadataRecord, PartitionChanged, TopicCreated
+from gapless.simulator.world import Host, World
 from gapless.wire.apis import ApiKey
 from gapless.wire.batch import parse_header
 from gapless.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from gapless.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from gapless.wire.records import iterate_records
 from gapless.wire.request import RequestHeader
-from tests.core.cluster_shell import Answer, ClusterShell, Host
 
 __all__ = ["Answer", "ClusterWorld", "Host"]
 
 
-class ClusterWorld(ClusterShell):
-    """What `ClusterShell` does, with clients, and shapes of the cluster made by hand."""
+FIRST_CLIENT_CONNECTION = 1_000_000
+
+
+@dataclass(eq=False)
+class Answer:
+    """What became of a client's request; `message` is its reply once `done`."""
+
+    request: Request
+    node_id: int
+    done: bool = False
+    message: Any = None
+
+    @property
+    def partition(self) -> Any:
+        """The first partition's result of a produce or fetch response."""
+        if not self.done:
+            raise AssertionError("the request still waits")
+        return self.message.topics[0].partitions[0]
+
+
+class ClusterWorld(World):
+    """What `World` does, with clients, and shapes of the cluster made by hand."""
+
+    def __init__(self, brokers: int = 3, *, started: bool = True, **options: Any) -> None:
+        self._answers: dict[Request, Answer] = {}
+        self._clients = FIRST_CLIENT_CONNECTION
+        super().__init__(brokers, started=False, **options)
+        self.network.through_bytes = True
+        if started:
+            for node_id in self.hosts:
+                self.start(node_id)
+            self.run(50)
+
+    def crash(self, node_id: int, *, noticed: bool = True) -> None:
+        for answer in list(self._answers.values()):
+            if answer.node_id == node_id:
+                del self._answers[answer.request]
+        super().crash(node_id, noticed=noticed)
+
+    def replied(self, request: Request, message: Any) -> None:
+        answer = self._answers.pop(request, None)
+        if answer is None:
+            super().replied(request, message)
+        else:
+            answer.done, answer.message = True, message
 
     # ---------------------------------------------------------------------------------------- clients
 
@@ -119,7 +162,7 @@ class ClusterWorld(ClusterShell):
         """What the journal says of a partition."""
         found: PartitionChanged | None = None
         topic_id = None
-        for entry in self.journal:
+        for entry in self.journal.entries:
             for record in entry:
                 if isinstance(record, TopicCreated) and record.name == topic:
                     topic_id = record.topic_id

@@ -34,7 +34,7 @@ def has_stopped(world: ClusterWorld, node_id: int) -> bool:
 
 
 def journalled(world: ClusterWorld, kind: type[Any]) -> list[Any]:
-    return [record for entry in world.journal for record in entry if isinstance(record, kind)]
+    return [record for entry in world.journal.entries for record in entry if isinstance(record, kind)]
 
 
 def test_all_register_and_one_of_them_is_the_controller() -> None:
@@ -50,9 +50,9 @@ def test_all_register_and_one_of_them_is_the_controller() -> None:
 def test_quiet_brokers_write_nothing() -> None:
     world = ClusterWorld(3)
     world.create_topic()
-    before = len(world.journal)
+    before = len(world.journal.entries)
     world.run(60_000)
-    assert len(world.journal) == before
+    assert len(world.journal.entries) == before
 
 
 @pytest.mark.parametrize("victim", [1, 2, 3])
@@ -60,7 +60,7 @@ def test_a_dead_broker_is_replaced_within_milliseconds(victim: int) -> None:
     """D5: whoever it is, and if it is the controller another takes over in the same write."""
     world = guarded()
     world.create_topic(replicas=(victim, *(n for n in (1, 2, 3) if n != victim)))
-    before = len(world.journal)
+    before = len(world.journal.entries)
     world.crash(victim)
     world.run(20)
     others = [node_id for node_id in (1, 2, 3) if node_id != victim]
@@ -70,7 +70,7 @@ def test_a_dead_broker_is_replaced_within_milliseconds(victim: int) -> None:
     for node_id in others:
         assert live(world, node_id) == others
         assert controller(world, node_id) == (others[0] if victim == 1 else 1)
-    assert len(world.journal) == before + 1
+    assert len(world.journal.entries) == before + 1
 
 
 def test_two_of_three_die_and_the_third_leads_what_it_has_in_sync() -> None:
@@ -170,7 +170,7 @@ def test_a_deposed_controllers_proposal_is_refused_and_decided_anew() -> None:
     """It wants to fence 3 while the journal does not reach it; meanwhile it is fenced itself."""
     world = guarded()
     world.create_topic(replicas=(3, 1, 2))
-    world.hold_journal[1] = True
+    world.journal.held[1] = True
     epoch = world.node(1).image.brokers[3].epoch
     world.step(1, BrokerDied(3, epoch))
     assert world.hosts[1].proposing is not None
@@ -178,7 +178,7 @@ def test_a_deposed_controllers_proposal_is_refused_and_decided_anew() -> None:
     fenced = node.image.brokers[1]
     world.append(BrokerRegistered(1, fenced.host, fenced.port, fenced.epoch, True), ControllerElected(2, 9))
     world.run(10)
-    world.release_journal(1)
+    world.journal.release(1)
     world.run(5)
     assert live(world, 2) in ([2, 3], [1, 2, 3])
     assert 3 in live(world, 2), "a fenced broker must not fence others"
@@ -313,7 +313,7 @@ def test_all_stop_at_once_and_all_return() -> None:
 def test_stopping_gives_up_when_the_journal_is_out_of_reach() -> None:
     world = ClusterWorld(3)
     world.create_topic()
-    world.hold_journal[1] = True
+    world.journal.held[1] = True
     world.ask_to_stop(1)
     world.run(4900)
     assert not has_stopped(world, 1)
@@ -323,10 +323,10 @@ def test_stopping_gives_up_when_the_journal_is_out_of_reach() -> None:
 
 def test_a_broker_alone_stops_at_once() -> None:
     world = ClusterWorld(1)
-    before = len(world.journal)
+    before = len(world.journal.entries)
     effects = world.node(1).step(world.now_ms, StopAsked())
     assert [type(effect) for effect in effects] == [Stop]
-    assert len(world.journal) == before
+    assert len(world.journal.entries) == before
 
 
 # -------------------------------------------------------------------------------------- all lose their power

@@ -36,9 +36,13 @@ class Chaos:
             replica_lag_time_max_ms="1500",
             leader_imbalance_check_interval_seconds="2",
         )
-        self.world.tracing = tracing
-        self.world.latency_ms = lambda: self.random.randint(1, 5)
-        self.world.journal_latency_ms = lambda: self.random.randint(1, 8)
+        self.trace: list[tuple[int, int, str]] = []
+        if tracing:
+            self.world.on_event = lambda node_id, event: self.trace.append(
+                (self.world.now_ms, node_id, re.sub(" at 0x[0-9a-f]+", "", repr(event)))
+            )
+        self.world.network.latency_ms = lambda: self.random.randint(1, 5)
+        self.world.journal.latency_ms = lambda: self.random.randint(1, 8)
         self.world.create_topic("t", PARTITIONS)
         self.world.run(50)
         self.sent: list[tuple[int, bytes, Answer]] = []
@@ -119,7 +123,7 @@ class Chaos:
 def check(chaos: Chaos) -> None:
     world = chaos.world
     leaders: dict[tuple[int, int], int] = {}
-    for entry in world.journal:
+    for entry in world.journal.entries:
         for record in entry:
             if isinstance(record, PartitionChanged) and record.leader != -1:
                 known = leaders.setdefault((record.partition, record.leader_epoch), record.leader)
@@ -145,9 +149,7 @@ def trace(seed: int) -> list[tuple[int, int, str]]:
     chaos = Chaos(seed, tracing=True)
     chaos.run(80)
     chaos.recover()
-    return [
-        (now_ms, node_id, re.sub(" at 0x[0-9a-f]+", "", line)) for now_ms, node_id, line in chaos.world.trace
-    ]
+    return chaos.trace
 
 
 def test_a_seed_replays_under_any_hash_seed() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gapless.core.contract import Call
 from gapless.storage.memory import MemoryLog
 from gapless.wire.apis import ApiKey
 from gapless.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -28,9 +27,9 @@ def stall(world: ClusterWorld, *followers: int) -> None:
     def is_lost(source: int, target: int, message: Any) -> bool:
         if isinstance(message, FetchResponse):
             return target in followers
-        return source in followers and isinstance(message, Call) and message.api_key == ApiKey.FETCH
+        return source in followers and isinstance(message, FetchRequest)
 
-    world.drop = is_lost
+    world.network.lost = is_lost
 
 
 def break_disk(world: ClusterWorld, node_id: int) -> None:

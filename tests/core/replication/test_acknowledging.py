@@ -113,7 +113,7 @@ def test_hw_counts_a_member_whose_addition_is_under_way() -> None:
     world.produce(1, "t", batch(b"a"), acks=1)
     world.run_until(lambda: world.assignment().isr == (1, 2))
     world.run(20)
-    world.hold_journal[1] = True
+    world.journal.held[1] = True
     stall(world)
     world.run_until(lambda: world.hosts[1].proposing is not None)
     stall(world, 3)
@@ -124,7 +124,7 @@ def test_hw_counts_a_member_whose_addition_is_under_way() -> None:
     assert world.partition(2).log.end_offset == 2
     assert world.partition(1).high_watermark == end == 1
     assert not answer.done
-    world.release_journal(1)
+    world.journal.release(1)
     world.run(20)
     assert world.assignment().isr == (1, 2, 3)
     assert not answer.done

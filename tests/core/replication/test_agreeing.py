@@ -89,7 +89,7 @@ def test_hw_advances_after_a_full_truncation() -> None:
     world.produce(2, "t", batch(b"y"), acks=1)
     stall(world)
     world.run_until(lambda: world.assignment().isr == (2, 1))
-    world.run(600)
+    world.run(4000)  # so long, at most, is waited for an answer that was lost
     assert logs(world) == [[b"y"]] * 2
     world.elect(1)
     world.run(20)

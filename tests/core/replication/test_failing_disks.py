@@ -145,9 +145,9 @@ def test_with_one_replica_all_is_as_it_was() -> None:
     break_disk(world, 1)
     for _ in range(2):
         assert world.produce(1, "t", batch(b"a")).partition.error == ErrorCode.KAFKA_STORAGE_ERROR
-    before = len(world.journal)
+    before = len(world.journal.entries)
     world.run(5000)
-    assert len(world.journal) == before
+    assert len(world.journal.entries) == before
 
 
 def test_a_new_partition_whose_log_cannot_be_made_is_led_by_another() -> None:

@@ -26,8 +26,8 @@ class Run:
             broker_heartbeat_interval_ms="100",
             replica_fetch_backoff_ms="30",
         )
-        self.world.latency_ms = lambda: self.random.choice((0, 1, 1, 2, 10))
-        self.world.journal_latency_ms = lambda: self.random.choice((0, 1, 5, 30))
+        self.world.network.latency_ms = lambda: self.random.choice((0, 1, 1, 2, 10))
+        self.world.journal.latency_ms = lambda: self.random.choice((0, 1, 5, 30))
         self.world.create_topic("t", min_insync_replicas="2")
         self.world.run(100)
         self.sent: list[tuple[bytes, Answer]] = []

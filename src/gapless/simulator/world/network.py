@@ -1,0 +1,291 @@
+"""Every connection, of brokers and of clients: requests arrive in order, and so do their answers.
+
+As with TCP, who gives up a connection does not call back what is under way: it still arrives, though nobody
+waits for the answer. A way that is blocked holds what is sent on it until it is open again; what is *lost*
+leaves its connection stuck until the one who waits gives up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gapless.core.contract import ConnectionClosed, PeerLost, Request
+from gapless.wire import fetch, fetch_peer
+from gapless.wire.apis import ApiKey
+from gapless.wire.fetch import FetchResponse
+from gapless.wire.fetch_peer import FetchedRecords
+from gapless.wire.request import RequestHeader
+
+if TYPE_CHECKING:
+    from gapless.simulator.world.hosts import Host
+    from gapless.simulator.world.world import World
+
+Then = Callable[[Any], None]
+Way = tuple[int, int]
+"""From whom to whom. Brokers have small numbers, clients large ones."""
+_FETCH = int(ApiKey.FETCH)
+
+
+@dataclass(eq=False, slots=True)
+class Exchange:
+    """A request, and what its author does with the answer (None if there will be none)."""
+
+    request: Request
+    then: Then
+    answered: bool = False
+    message: Any = None
+
+
+@dataclass(eq=False, slots=True)
+class Channel:
+    """One connection."""
+
+    number: int
+    source: int
+    target: int
+    life: int
+    """The target's, when the connection was made."""
+    waiting: deque[Exchange] = field(default_factory=deque)
+    """Whose answers have not arrived."""
+    unanswered: deque[Exchange] = field(default_factory=deque)
+    """Whose answers have not left: they leave in the order of the requests."""
+    closed: bool = False
+    stuck: bool = False
+    there_ms: int = 0
+    back_ms: int = 0
+    """When the last message arrives in each direction: nothing may overtake it."""
+
+
+class Network:
+    """All channels, and what is wrong with the ways between those who talk."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._channels: dict[tuple[int, int, Any], Channel] = {}
+        self._exchanges: dict[Request, tuple[Channel, Exchange]] = {}
+        self._numbers = 0
+        self.latency_ms: Callable[[], int] = lambda: 1
+        self.slower_ms: dict[Way, int] = {}
+        self.through_bytes = False
+        """Whether fetches between brokers are encoded and decoded as on a wire; slower, with the same end."""
+        self.blocked: dict[Way, list[Callable[[], None]]] = {}
+        """Ways on which nothing arrives, with what is held on each."""
+        self.lost: Callable[[int, int, Any], bool] = lambda source, target, message: False
+        """Whether a message from one to another is lost."""
+        self.losing: dict[Way, int] = {}
+        """How many of the next messages on a way are lost."""
+        self.sent = 0
+
+    # ------------------------------------------------------------------------------------------ talking
+
+    def ask(
+        self, way: Way, purpose: Any, header: RequestHeader, body: Any, timeout_ms: int, then: Then
+    ) -> Channel:
+        """Send a request over the connection that `source` has with `target` for a purpose."""
+        channel = self._channel(way, purpose)
+        request = Request(channel.number, header, self._body(header, body), "/127.0.0.1")
+        exchange = Exchange(request, then)
+        channel.waiting.append(exchange)
+        channel.unanswered.append(exchange)
+        self.sent += 1
+        host = self._world.hosts.get(channel.target)
+        if host is None or not host.alive:
+            self._world.after(self._delay_ms(way), lambda: self.break_off(channel))
+            return channel
+        self._exchanges[request] = (channel, exchange)
+        self._travel(channel, way, body, lambda: self._arrive(channel, host, request))
+        self._world.after(timeout_ms, lambda: self._give_up(channel, exchange))
+        return channel
+
+    def _channel(self, way: Way, purpose: Any) -> Channel:
+        key = (*way, purpose)
+        channel = self._channels.get(key)
+        if channel is None or channel.closed:
+            self._numbers += 1
+            host = self._world.hosts.get(way[1])
+            channel = Channel(self._numbers, *way, 0 if host is None else host.life)
+            self._channels[key] = channel
+        return channel
+
+    def _body(self, header: RequestHeader, body: Any) -> Any:
+        if self.through_bytes and header.api_key == _FETCH and body.replica_id >= 0:
+            data = fetch_peer.encode_request(body, header.api_version)
+            body, _ = fetch.decode_request(memoryview(data), 0, header.api_version)
+        return body
+
+    def _travel(self, channel: Channel, way: Way, message: Any, arrive: Callable[[], None]) -> None:
+        """Let something arrive after what was sent before it; or never."""
+        if channel.stuck:
+            return
+        if self._is_lost(way, message):
+            channel.stuck = True
+            return
+        held = self.blocked.get(way)
+        if held is not None:
+            held.append(lambda: self._travel(channel, way, message, arrive))
+            return
+        due_ms = self._world.now_ms + self._delay_ms(way)
+        if way[0] == channel.source:
+            due_ms = channel.there_ms = max(channel.there_ms, due_ms)
+        else:
+            due_ms = channel.back_ms = max(channel.back_ms, due_ms)
+        self._world.agenda.at(due_ms, arrive)
+
+    def _delay_ms(self, way: Way) -> int:
+        return self.latency_ms() + self.slower_ms.get(way, 0)
+
+    def _is_lost(self, way: Way, message: Any) -> bool:
+        left = self.losing.get(way, 0)
+        if left:
+            self.losing[way] = left - 1
+            return True
+        return self.lost(*way, message)
+
+    def _arrive(self, channel: Channel, host: Host, request: Request) -> None:
+        if not host.alive or host.life != channel.life:
+            return  # the connection ended with the process
+        if not host.node.serving:
+            self.break_off(channel)  # nobody listens yet
+            return
+        self._world.step(host.node_id, request)
+
+    # ------------------------------------------------------------------------------------------ answering
+
+    def reply(self, request: Request, message: Any) -> None:
+        """A node answers; the answer leaves when all before it on its connection have left."""
+        found = self._exchanges.pop(request, None)
+        if found is None:
+            return
+        channel, exchange = found
+        exchange.answered = True
+        exchange.message = self._through(request.header, request.body, message)
+        unanswered = channel.unanswered
+        while unanswered and unanswered[0].answered and not channel.closed:
+            first = unanswered.popleft()
+            if first.message is None:  # the client asked not to be answered
+                channel.waiting.remove(first)
+            else:
+                way = (channel.target, channel.source)
+                self._travel(channel, way, first.message, lambda first=first: self._answer(channel, first))  # type: ignore[misc]
+
+    @staticmethod
+    def _answer(channel: Channel, exchange: Exchange) -> None:
+        if not channel.closed:
+            channel.waiting.remove(exchange)
+            exchange.then(exchange.message)
+
+    def _through(self, header: RequestHeader, body: Any, message: Any) -> Any:
+        """What a peer makes of a reply: records become bytes of its own."""
+        if header.api_key != _FETCH or message is None or body.replica_id < 0:
+            return message
+        if self.through_bytes:
+            parts = fetch.encode_response(message, header.api_version)
+            frame = b"".join(
+                part if isinstance(part, bytes) else bytes(part.read(0, part.size)) for part in parts
+            )
+            response, _ = fetch_peer.decode_response(memoryview(frame), 0, header.api_version)
+            return response
+        return _as_received(message)
+
+    # ------------------------------------------------------------------------------------- broken channels
+
+    def _give_up(self, channel: Channel, exchange: Exchange) -> None:
+        if not channel.closed and exchange in channel.waiting:
+            self._close(channel)
+
+    def _close(self, channel: Channel) -> None:
+        """The one who asked hangs up; what is under way arrives all the same, and then the end."""
+        channel.closed = True
+        waiting, channel.waiting = channel.waiting, deque()
+        way = (channel.source, channel.target)
+        if not channel.stuck:
+            self._travel(channel, way, None, lambda: self._end(channel))
+        else:
+            self._world.after(self._delay_ms(way), lambda: self._end(channel))
+        for exchange in waiting:
+            exchange.then(None)
+
+    def _end(self, channel: Channel) -> None:
+        host = self._world.hosts.get(channel.target)
+        if host is not None and host.alive and host.life == channel.life:
+            self._world.step(host.node_id, ConnectionClosed(channel.number))
+
+    def break_off(self, channel: Channel) -> None:
+        """A connection is reset: both ends know at once, and nothing of it arrives any more."""
+        if channel.closed:
+            return
+        channel.closed = True
+        waiting, channel.waiting = channel.waiting, deque()
+        self._end(channel)
+        for exchange in waiting:
+            self._exchanges.pop(exchange.request, None)
+        source = self._world.hosts.get(channel.source)
+        if source is not None and source.alive:
+            self._world.deliver(source, source.life, PeerLost(channel.target))
+        for exchange in waiting:
+            exchange.then(None)
+
+    def ended(self, node_id: int) -> None:
+        """A process is gone: whoever talked with it hears so, unless the way is blocked."""
+        for channel in list(self._channels.values()):
+            if channel.closed:
+                continue
+            if channel.source == node_id:
+                channel.waiting.clear()
+                channel.closed = True
+                if not channel.stuck:
+                    way = (channel.source, channel.target)
+                    self._travel(channel, way, None, lambda c=channel: self._end(c))  # type: ignore[misc]
+            elif channel.target == node_id:
+                way = (channel.target, channel.source)
+                if way not in self.blocked:
+                    delay_ms = self._delay_ms(way)
+                    self._world.after(delay_ms, lambda c=channel: self.break_off(c))  # type: ignore[misc]
+
+    def hang_up(self, channel: Channel) -> None:
+        """A node ends a connection whose peer broke the protocol."""
+        self.break_off(channel)
+
+    def channel(self, number: int) -> Channel | None:
+        """An open connection by its number."""
+        for channel in self._channels.values():
+            if channel.number == number and not channel.closed:
+                return channel
+        return None
+
+    # ---------------------------------------------------------------------------------------------- faults
+
+    def block(self, source: int, target: int) -> None:
+        """From now on nothing arrives on this way."""
+        self.blocked.setdefault((source, target), [])
+
+    def open(self, source: int, target: int) -> None:
+        """What was held on this way is sent on."""
+        for send in self.blocked.pop((source, target), ()):
+            send()
+
+    def heal(self) -> None:
+        """All ways are open, and as fast as they were."""
+        self.slower_ms.clear()
+        self.losing.clear()
+        for way in list(self.blocked):
+            self.open(*way)
+
+    def reset(self, source: int, target: int) -> None:
+        """All connections between two break."""
+        for channel in list(self._channels.values()):
+            if (channel.source, channel.target) == (source, target):
+                self.break_off(channel)
+
+
+def _as_received(message: FetchResponse) -> FetchResponse:
+    """The same answer, with records as the bytes that they are at this moment."""
+    for topic in message.topics:
+        for result in topic.partitions:
+            records: Any = result.records
+            if records is not None:
+                result.records = FetchedRecords(memoryview(bytes(records.read(0, records.size))))
+    return message
