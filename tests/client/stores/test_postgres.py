@@ -7,14 +7,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gapless.client.records import Record
-from gapless.client.stores.port import Applied, StoreUnavailable
+from gapless.client.stores.port import Applied, Store, StoreUnavailable
 from gapless.errors import UsageError
 from gapless.testing.postgres import Postgres
 from tests.client.stores.answer_thief import AnswerThief, Theft
@@ -89,10 +90,9 @@ def test_members_of_a_group_never_wait_for_each_other(postgres_kit: PostgresKit,
 
 @pytest.mark.parametrize("stolen", ["question", "answer"])
 def test_a_commit_without_an_answer_is_looked_up_and_not_guessed(
-    postgres_kit: PostgresKit, opened: OpenStores, stolen: Theft
+    postgres_kit: PostgresKit, stolen: Theft
 ) -> None:
-    with AnswerThief(postgres_kit.dsn) as thief:
-        store = PostgresKit(thief.dsn).store()
+    with AnswerThief(postgres_kit.dsn) as thief, closing(PostgresKit(thief.dsn).store()) as store:
         store.open(GROUP)
         store.take(FIRST)
         store.apply(FIRST, records(range(3)), postgres_kit.handler)
@@ -103,7 +103,6 @@ def test_a_commit_without_an_answer_is_looked_up_and_not_guessed(
         went_through = stolen == "answer"
         again = store.apply(FIRST, records([3, 4, 3, 5], at=3), postgres_kit.handler)
         assert again == (Applied(1, 3) if went_through else Applied(3, 1))
-        store.close()
     assert postgres_kit.effects() == [f"shop:{number}".encode() for number in range(6)]
     assert postgres_kit.marks() == [(0, 5)]
 
@@ -241,14 +240,22 @@ def test_an_error_of_the_records_own_is_the_handlers(postgres_kit: PostgresKit, 
         store.apply(FIRST, [record(0)], handler)
 
 
-def test_many_that_start_at_once_make_the_tables_once(postgres_kit: PostgresKit) -> None:
+def test_many_that_start_at_once_make_the_tables_once(postgres_kit: PostgresKit, opened: OpenStores) -> None:
     stores = [postgres_kit.store() for _ in range(6)]
-    in_threads(*(lambda store=store: store.open(GROUP) for store in stores))
-    for store in stores:
-        store.close()
+    at_once = threading.Barrier(len(stores))
+
+    def start(store: Store) -> None:
+        at_once.wait(30)
+        opened(store)
+
+    for _ in range(10):
+        postgres_kit._query("DROP TABLE IF EXISTS gapless_offsets, gapless_marks, gapless_seen")
+        in_threads(*(partial(start, store) for store in stores))
 
 
-def test_who_may_not_make_tables_is_told_what_to_do_and_may_use_them(postgres_kit: PostgresKit) -> None:
+def test_who_may_not_make_tables_is_told_what_to_do_and_may_use_them(
+    postgres_kit: PostgresKit, opened: OpenStores
+) -> None:
     role = f"clerk_{time.time_ns()}"
     postgres_kit._query(f"CREATE ROLE {role} LOGIN")
     postgres_kit._query(f"GRANT USAGE ON SCHEMA public TO {role}")
@@ -256,16 +263,12 @@ def test_who_may_not_make_tables_is_told_what_to_do_and_may_use_them(postgres_ki
     clerks.__dict__ = {**postgres_kit.__dict__, "dsn": postgres_kit.dsn.replace("gapless@", f"{role}@")}
     with pytest.raises(UsageError, match=r"permission denied.*docs/stores\.md"):
         clerks.store().open(GROUP)
-    makes = postgres_kit.store()
-    makes.open(GROUP)
-    makes.close()
+    opened(postgres_kit.store())
     postgres_kit._query(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}")
     postgres_kit._query(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {role}")
-    store = clerks.store()
-    store.open(GROUP)
+    store = opened(clerks.store())
     store.take(FIRST)
     assert store.apply(FIRST, records(range(3)), clerks.handler) == Applied(3, 0)
-    store.close()
 
 
 def test_a_dsn_that_cannot_be_read_is_refused(require: Require) -> None:
@@ -276,9 +279,8 @@ def test_a_dsn_that_cannot_be_read_is_refused(require: Require) -> None:
         PostgresStore("nonsense")
 
 
-def test_a_closed_store_says_so(postgres_kit: PostgresKit) -> None:
-    store = postgres_kit.store()
-    store.open(GROUP)
+def test_a_closed_store_says_so(postgres_kit: PostgresKit, opened: OpenStores) -> None:
+    store = opened(postgres_kit.store())
     store.close()
     with pytest.raises(UsageError, match="closed"):
         store.take(FIRST)

@@ -55,8 +55,8 @@ _REFUSED = (
     errors.UndefinedTable,
     errors.InvalidSchemaName,
 )
-# Two processes that make the same table at once: PostgreSQL lets one of them fail.
-_MADE_BY_ANOTHER = (errors.UniqueViolation, errors.DuplicateTable)
+# The number of a lock that everybody takes who makes these tables.
+_MAKING_TABLES = int.from_bytes(b"gapless\0")
 
 
 class _Connection(psycopg.Connection[tuple[Any, ...]]):
@@ -131,11 +131,11 @@ class PostgresStore(TransactionalStore):
             missing = [
                 table for (there,), table in zip(found, table_definitions("BYTEA"), strict=True) if not there
             ]
-            try:
-                for definition in missing:
-                    connection.execute(definition)
-            except _MADE_BY_ANOTHER as error:
-                raise Retry(_said(error)) from error
+            if missing:
+                # One after the other: two who make the same table at once collide, IF NOT EXISTS or not.
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MAKING_TABLES,))
+            for definition in missing:
+                connection.execute(definition)
 
     def _before_waiting(self, transaction: Any) -> None:
         transaction.execute("SELECT set_config('lock_timeout', %s, true)", (str(self._lock_timeout_ms),))

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from psycopg import errors, sql
+from psycopg import sql
 
 from gapless.pipeline.sinks.port import SinkRefused
 from gapless.pipeline.sinks.postgres.connection import Connection
-from gapless.pipeline.sinks.postgres.tables import Table, exists
+from gapless.pipeline.sinks.postgres.tables import Table, exists, make
 from gapless.pipeline.slots import MarkerMismatch, Slot
 
 NAME = "gapless_markers"
@@ -45,13 +45,8 @@ class Markers(NamedTuple):
 
     def make_table(self, connection: Connection) -> None:
         """Make the table if it is not there. Two processes may try at once."""
-        if exists(connection, self.table):
-            return
-        try:
-            connection.execute(_DEFINITION.format(self.table.quoted()))
-        except (errors.UniqueViolation, errors.DuplicateTable):
-            if not exists(connection, self.table):
-                raise
+        if not exists(connection, self.table):
+            make(connection, _DEFINITION.format(self.table.quoted()))
 
     def check_owner(self, connection: Connection) -> None:
         """Raise if another checkpoint made these markers."""

@@ -15,8 +15,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from psycopg import errors
-
 from gapless.errors import ExitCode, GaplessError, InvariantViolated
 from gapless.pipeline.failures import explain
 from gapless.pipeline.sinks.port import Batch, SinkContext, SinkRefused, Written
@@ -170,10 +168,7 @@ class PostgresSink:
         with self._clear_errors(), connect(self._url) as connection:
             fitted = tables.fitted(connection, self._table, schema, self._key)
             if fitted is None and self._create:
-                try:
-                    connection.execute(tables.definition(self._table, schema, self._key))
-                except (errors.UniqueViolation, errors.DuplicateTable) as error:
-                    _log.info("another process made %s: %s", self._table, error)
+                tables.make(connection, tables.definition(self._table, schema, self._key))
                 fitted = tables.fitted(connection, self._table, schema, self._key)
             if fitted is None:
                 raise self._no_table()

@@ -60,6 +60,8 @@ _CAST = {
 # What has no exact equality cannot name a row.
 _NO_KEYS = {"float4", "float8", "jsonb"}
 _TABLE_KINDS = {"r", "p"}
+# The number of a lock that everybody takes who makes a table.
+_MAKING_TABLES = int.from_bytes(b"gapless\0")
 
 
 class Table(NamedTuple):
@@ -130,6 +132,13 @@ def definition(table: Table, schema: StructType, key: Sequence[str]) -> sql.Comp
     if key:
         lines.append(sql.SQL("PRIMARY KEY ({})").format(names(key)))
     return sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(table.quoted(), sql.SQL(", ").join(lines))
+
+
+def make(connection: Connection, definition: sql.Composed) -> None:
+    """CREATE TABLE IF NOT EXISTS, one process after the other: two at once would collide all the same."""
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MAKING_TABLES,))
+        connection.execute(definition)
 
 
 def names(columns: Sequence[str]) -> sql.Composed:
