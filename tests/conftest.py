@@ -6,12 +6,15 @@ what CI does not run, nobody runs.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+import warnings
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -110,6 +113,21 @@ SERVICES: dict[str, Callable[[], str | None]] = {
     "redis": _why_not_redis,
     "chromium": _why_not_chromium,
 }
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """What a failed test left open is collected here, in silence: a later test would be blamed for it."""
+    failed_before = item.session.testsfailed
+    handled = yield
+    if item.session.testsfailed > failed_before:
+        sys.last_value = sys.last_traceback = None  # they hold the failed test's variables
+        if sys.version_info >= (3, 12):
+            sys.last_exc = None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+    return handled
 
 
 @pytest.fixture(scope="session")
