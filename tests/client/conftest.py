@@ -114,18 +114,25 @@ def read_all(kafka: Kafka | str, topic: str, committed: bool = True, **propertie
         }
     )
     try:
-        partitions = reader.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
-        reader.assign([BareTopicPartition(topic, each, 0) for each in partitions])
-        found: dict[int, list[Record]] = {each: [] for each in sorted(partitions)}
-        at_end = 0
-        while at_end < len(partitions):
+        partitions = [
+            BareTopicPartition(topic, each, 0)
+            for each in sorted(reader.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions)
+        ]
+        # A new leader that does not know yet what was committed does not tell its end, but tells readers that
+        # they are at one.
+        ends = [reader.get_watermark_offsets(each, timeout=PATIENCE_S)[1] for each in partitions]
+        found: dict[int, list[Record]] = {each.partition: [] for each in partitions}
+        reader.assign(partitions)
+        to_read = set(found)
+        while to_read:
             message = reader.poll(PATIENCE_S)
             assert message is not None, f"{topic} cannot be read to its end"
-            problem = message.error()
+            problem, partition = message.error(), message.partition() or 0
             if problem is None:
-                found[message.partition() or 0].append(Record.of(message))
+                found[partition].append(Record.of(message))
             elif problem.name() == "_PARTITION_EOF":
-                at_end += 1
+                if (message.offset() or 0) >= ends[partition]:
+                    to_read.discard(partition)
             else:
                 assert problem.retriable() or not problem.fatal(), problem
         return [record for each in found.values() for record in each]

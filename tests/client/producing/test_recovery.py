@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from gapless.client.formats import LEDGER_TOPIC, position_group
 from gapless.client.producing.ledger import register
 from gapless.client.producing.ownership import PositionLost
 from gapless.client.producing.producer import Producer
-from gapless.client.producing.recovery import Recovered, recover
+from gapless.client.producing.recovery import Recovered, _messages, recover
 from gapless.client.spool import Spool, SpoolRestored
 from gapless.testing.quiet import quiet_logger
 from tests.client.conftest import Kafka, new_topic, read_all
@@ -222,3 +225,30 @@ def test_recovering_leaves_the_owner_to_the_next_producer(embedded: Kafka, tmp_p
         send(sender, topic, range(5, 10), 1).wait(30)
         assert owner_in(embedded, source) != before
     check_sent(embedded, tmp_path, source)
+
+
+class NewLeader:
+    """A reader of a partition whose leader learns only after its first answer how much is committed."""
+
+    def __init__(self) -> None:
+        self.answers = [[_message(0, KafkaError(KafkaError._PARTITION_EOF))], [_message(0), _message(1)]]
+
+    def assign(self, _partitions: object) -> None: ...
+
+    def unassign(self) -> None: ...
+
+    def consume(self, _count: int, _timeout_s: float) -> list[object]:
+        return self.answers.pop(0)
+
+    def position(self, _partitions: object) -> list[TopicPartition]:
+        return [TopicPartition("orders", 0, 0 if self.answers else 2)]
+
+
+def _message(offset: int, error: KafkaError | None = None) -> object:
+    return SimpleNamespace(offset=lambda: offset, error=lambda: error)
+
+
+def test_an_end_that_comes_before_the_end_is_not_believed() -> None:
+    reader: Any = NewLeader()
+    read = _messages(reader, "orders", 0, 0, 2, give_up_at=time.monotonic() + 10)
+    assert [message.offset() for message in read] == [0, 1]

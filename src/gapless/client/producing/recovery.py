@@ -202,11 +202,12 @@ def _messages(
     try:
         while True:
             for message in reader.consume(READ_RECORDS, _POLL_S):
-                problem = message.error()
-                if problem is None and (message.offset() or 0) < end:
+                problem, is_before_end = message.error(), (message.offset() or 0) < end
+                if problem is None and is_before_end:
                     yield message
                 elif problem is None or problem.code() == KafkaError._PARTITION_EOF:
-                    return
+                    if not is_before_end:  # else a new leader does not know yet how much is committed
+                        return
                 elif not problem.retriable():
                     raise KafkaException(problem)
             if reader.position([TopicPartition(topic, partition)])[0].offset >= end:
