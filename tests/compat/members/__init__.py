@@ -20,7 +20,6 @@ from gapless.testing.apache_kafka import TOOLS
 from ..clients import Deadline
 
 ROOT = Path(__file__).resolve().parents[3]
-SESSION_MS = 3_000
 HEARTBEAT_MS = 300
 PATIENCE_S = 40.0
 PYTHON_KINDS = ("confluent-range", "confluent-cooperative", "kafka-python", "aiokafka")
@@ -102,6 +101,11 @@ def until(what: str, condition: Callable[[], bool], *members: Member) -> None:
         raise AssertionError(f"no {what} within {PATIENCE_S:.0f} s; partitions: {state}\n{said}") from None
 
 
+def session_ms(instance: str | None) -> int:
+    """How long a member may be silent: a static one long enough to be started again on a busy machine."""
+    return 3_000 if instance is None else 30_000
+
+
 class Members:
     """Starts members, and sees that none is left behind."""
 
@@ -124,7 +128,7 @@ class Members:
 
     def _kcat(self, group: str, topic: str) -> list[str]:
         settings = {
-            "session.timeout.ms": SESSION_MS,
+            "session.timeout.ms": session_ms(None),
             "heartbeat.interval.ms": HEARTBEAT_MS,
             "auto.offset.reset": "earliest",
             "auto.commit.interval.ms": 100,
@@ -136,7 +140,8 @@ class Members:
     def _java(self, group: str, topic: str, instance: str | None) -> list[str | Path]:
         folder = jar_paths("kafka")[0].parent
         java: list[str | Path] = [find_java().executable, *_JVM_OPTIONS, "-cp", f"{folder}/*"]
-        options = ["--group-id", group, "--topic", topic, "--session-timeout", str(SESSION_MS), "--verbose"]
+        options = ["--group-id", group, "--topic", topic, "--verbose"]
+        options += ["--session-timeout", str(session_ms(instance))]
         options += ["--command-config", str(self._java_settings)]
         if instance is not None:
             options += ["--group-instance-id", instance]

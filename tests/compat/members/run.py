@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from . import HEARTBEAT_MS, SESSION_MS
+from . import HEARTBEAT_MS, session_ms
 
 STRATEGIES = {"confluent-range": "range,roundrobin", "confluent-cooperative": "cooperative-sticky"}
 
@@ -58,7 +58,7 @@ def run_confluent(kind: str, bootstrap: str, group: str, topic: str, instance: s
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": group,
-        "session.timeout.ms": SESSION_MS,
+        "session.timeout.ms": session_ms(instance),
         "heartbeat.interval.ms": HEARTBEAT_MS,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
@@ -92,7 +92,7 @@ def run_kafka_python(bootstrap: str, group: str, topic: str, instance: str | Non
         bootstrap_servers=bootstrap,
         group_id=group,
         group_instance_id=instance,
-        session_timeout_ms=SESSION_MS,
+        session_timeout_ms=session_ms(instance),
         heartbeat_interval_ms=HEARTBEAT_MS,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
@@ -125,7 +125,7 @@ async def run_aiokafka(bootstrap: str, group: str, topic: str, instance: str | N
         bootstrap_servers=bootstrap,
         group_id=group,
         group_instance_id=instance,
-        session_timeout_ms=SESSION_MS,
+        session_timeout_ms=session_ms(instance),
         heartbeat_interval_ms=HEARTBEAT_MS,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
