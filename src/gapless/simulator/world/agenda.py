@@ -13,15 +13,15 @@ class Agenda:
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
-        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._queue: list[tuple[int, int, Callable[[], object]]] = []
         self._order = 0
 
-    def at(self, due_ms: int, action: Callable[[], None]) -> None:
+    def at(self, due_ms: int, action: Callable[[], object]) -> None:
         """Do something at a time, or now if that has passed."""
         self._order += 1
         heappush(self._queue, (max(due_ms, self.now_ms), self._order, action))
 
-    def after(self, ms: int, action: Callable[[], None]) -> None:
+    def after(self, ms: int, action: Callable[[], object]) -> None:
         """Do something later."""
         self._order += 1
         heappush(self._queue, (self.now_ms + ms, self._order, action))

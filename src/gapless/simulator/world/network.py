@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Then = Callable[[Any], None]
 Way = tuple[int, int]
 """From whom to whom. Brokers have small numbers, clients large ones."""
+STRANDED_MS = 10
+"""How long after a request its author finds that the connection is of no use."""
 _FETCH = int(ApiKey.FETCH)
 
 
@@ -77,6 +79,8 @@ class Network:
         """Whether a message from one to another is lost."""
         self.losing: dict[Way, int] = {}
         """How many of the next messages on a way are lost."""
+        self.stranding: dict[Way, int] = {}
+        """Ways whose next request arrives so much later, when its author has long sent it again."""
         self.sent = 0
 
     # ------------------------------------------------------------------------------------------ talking
@@ -96,6 +100,10 @@ class Network:
             self._world.after(self._delay_ms(way), lambda: self.break_off(channel))
             return channel
         self._exchanges[request] = (channel, exchange)
+        late_ms = self.stranding.pop(way, None) if self.stranding else None
+        if late_ms is not None:
+            channel.there_ms = self._world.now_ms + late_ms
+            self._world.after(STRANDED_MS, lambda: self._give_up(channel, exchange))
         self._travel(channel, way, body, lambda: self._arrive(channel, host, request))
         self._world.after(timeout_ms, lambda: self._give_up(channel, exchange))
         return channel
@@ -182,7 +190,7 @@ class Network:
         if header.api_key != _FETCH or message is None or body.replica_id < 0:
             return message
         if self.through_bytes:
-            parts = fetch.encode_response(message, header.api_version)
+            parts: list[Any] = fetch.encode_response(message, header.api_version)
             frame = b"".join(
                 part if isinstance(part, bytes) else bytes(part.read(0, part.size)) for part in parts
             )
@@ -271,6 +279,7 @@ class Network:
         """All ways are open, and as fast as they were."""
         self.slower_ms.clear()
         self.losing.clear()
+        self.stranding.clear()
         for way in list(self.blocked):
             self.open(*way)
 

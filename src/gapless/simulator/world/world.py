@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -45,7 +45,7 @@ _FETCH = int(ApiKey.FETCH)
 
 
 class World:
-    """`brokers` hosts numbered from 1. Settings are Kafka's names with "_" for "."."""
+    """`brokers` hosts numbered from 1. `more` are settings, too: Kafka's names with "_" for "."."""
 
     def __init__(
         self,
@@ -54,9 +54,11 @@ class World:
         seed: int = 7,
         now_ms: int = START_MS,
         started: bool = True,
-        **settings: str,
+        settings: Mapping[str, str] | None = None,
+        **more: str,
     ) -> None:
-        self.settings = Settings({name.replace("_", "."): value for name, value in settings.items()})
+        given = {name.replace("_", "."): value for name, value in more.items()}
+        self.settings = Settings({**(settings or {}), **given})
         self.random = Random(seed)
         self.agenda = Agenda(now_ms)
         self.after = self.agenda.after

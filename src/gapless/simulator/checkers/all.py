@@ -1,0 +1,17 @@
+"""All checkers, in the order in which they look at the end: what names a record comes first."""
+
+from gapless.simulator.checkers import (  # noqa: F401, I001  the order counts
+    high_watermark,
+    one_leader,
+    logs_equal,
+    lost_write,
+    duplicate,
+    aborted_read,
+    torn_transaction,
+    inconsistent_offsets,
+    nonmonotonic_poll,
+    nonmonotonic_send,
+    poll_skip,
+    unseen,
+    liveness,
+)

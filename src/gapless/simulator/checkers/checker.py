@@ -1,0 +1,54 @@
+"""What checkers have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Never
+
+if TYPE_CHECKING:
+    from gapless.core.partition import Partition
+    from gapless.simulator.history import Place
+    from gapless.simulator.scene import Scene
+    from gapless.simulator.world import Host
+
+
+class Violation(Exception):
+    """A promise was broken."""
+
+    def __init__(self, anomaly: str, text: str, at_ms: int) -> None:
+        super().__init__(f"{anomaly}: {text}")
+        self.anomaly = anomaly
+        self.text = text
+        self.at_ms = at_ms
+
+
+class Checker:
+    """Looks on, and speaks up."""
+
+    name: ClassVar[str]
+    meaning: ClassVar[str]
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+
+    def on_change(self, host: Host, place: Place, replica: Partition) -> None:
+        """Look at a replica whose ends, watermark or leadership have just changed."""
+
+    def at_end(self) -> None:
+        """Look at everything, when all is settled."""
+
+    def fail(self, text: str) -> Never:
+        """The promise is broken."""
+        raise Violation(self.name, text, self.scene.world.now_ms)
+
+    def is_excused(self, place: Place) -> bool:
+        """Whether more has failed than this topic is made to bear."""
+        return place[0] in self.scene.excused
+
+
+CHECKERS: dict[str, type[Checker]] = {}
+
+
+def promise(checker: type[Checker]) -> type[Checker]:
+    """Register a checker."""
+    CHECKERS[checker.name] = checker
+    return checker

@@ -1,0 +1,26 @@
+"""What was acknowledged is there in the end."""
+
+from __future__ import annotations
+
+from gapless.simulator.checkers.checker import Checker, promise
+from gapless.simulator.looking import values_in
+
+
+@promise
+class LostWrite(Checker):
+    """See the module."""
+
+    name = "lost-write"
+    meaning = "a record that was acknowledged by all in sync, or committed, stays"
+
+    def at_end(self) -> None:
+        held = {place: dict.fromkeys(values_in(self.scene, place)) for place in self.scene.places()}
+        for write in self.scene.history.writes.values():
+            if self.is_excused(write.place) or write.value in held[write.place]:
+                continue
+            if write.must_survive:
+                topic, partition = write.place
+                self.fail(
+                    f"record {write.value}, acknowledged to {write.producer} in {topic}-{partition} "
+                    f"at {write.offset}, is gone"
+                )

@@ -1,0 +1,154 @@
+"""What all clients have in common: connections, and an idea of who leads what that may be outdated."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from gapless.simulator.clients.process import Part, Process, Promise, Running
+from gapless.wire.apis import ApiKey
+from gapless.wire.errors import ErrorCode
+from gapless.wire.messages import FindCoordinatorRequest, MetadataRequest
+from gapless.wire.request import RequestHeader
+
+if TYPE_CHECKING:
+    from gapless.simulator.history import Place
+    from gapless.simulator.scene import Scene
+
+REQUEST_MS = 1_500
+FIRST_BACKOFF_MS = 40
+MAX_BACKOFF_MS = 640
+METADATA_VERSION = 9
+COORDINATOR_VERSION = 4
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+
+# Answers after which the same request may be sent again, perhaps to somebody else.
+PASSING = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
+)
+
+
+class Client:
+    """Somebody with a name and connections of its own."""
+
+    def __init__(self, scene: Scene, name: str) -> None:
+        self.scene = scene
+        self.world = scene.world
+        self.history = scene.history
+        self.name = name
+        self.number = scene.new_client_number()
+        self.random = Random(scene.case.seed * 1_000_003 + self.number)
+        self.processes: list[Running] = []
+        self._leaders: dict[Place, tuple[int, int]] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
+        self._asked = self.number
+
+    # ---------------------------------------------------------------------------------------- processes
+
+    def begin(self, process: Process) -> Running:
+        """Let a process of this client go on from now on."""
+        running = Running(self.world, process)
+        self.processes.append(running)
+        return running
+
+    def stop(self) -> None:
+        """The client dies."""
+        for running in self.processes:
+            running.stop()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has nothing left to do."""
+        return all(running.ended.done for running in self.processes)
+
+    # ------------------------------------------------------------------------------------------ asking
+
+    def ask(
+        self,
+        broker: int,
+        key: ApiKey,
+        version: int,
+        body: Any,
+        purpose: Any = None,
+        timeout_ms: int = REQUEST_MS,
+    ) -> Promise:
+        """Send a request to a broker; None comes if no answer did."""
+        promise = Promise()
+        header = RequestHeader(int(key), version, 0, self.name)
+        self.world.network.ask((self.number, broker), purpose, header, body, timeout_ms, promise.keep)
+        return promise
+
+    def back_off(self, tries: int) -> int:
+        """How long to wait before the next try."""
+        backoff_ms = min(FIRST_BACKOFF_MS << min(tries, 8), MAX_BACKOFF_MS)
+        return backoff_ms // 2 + self.random.randrange(backoff_ms)
+
+    def _anybody(self) -> int:
+        self._asked += 1
+        return 1 + self._asked % len(self.world.hosts)
+
+    # -------------------------------------------------------------------------------------------- finding
+
+    def leader(self, place: Place) -> Part:
+        """Who leads a place, and under which epoch, as far as this client knows: asks until it is told."""
+        tries = 0
+        while place not in self._leaders:
+            yield from self._refresh(place[0])
+            if place not in self._leaders:
+                yield self.back_off(tries)
+                tries += 1
+        return self._leaders[place]
+
+    def forget_leader(self, place: Place, told: tuple[int, int] | None = None) -> None:
+        """What was believed of a place was wrong; perhaps the answer has told better."""
+        self._leaders.pop(place, None)
+        if told is not None and told[0] >= 0:
+            self._leaders[place] = told
+
+    def _refresh(self, topic: str) -> Part:
+        body = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+        answer = yield self.ask(self._anybody(), ApiKey.METADATA, METADATA_VERSION, body)
+        if answer is None:
+            return
+        for found in answer.topics:
+            for partition in found.partitions:
+                if partition.leader_id >= 0 and not partition.error_code:
+                    place = (found.name, partition.partition_index)
+                    self._leaders[place] = (partition.leader_id, partition.leader_epoch)
+
+    def coordinator(self, kind: int, key: str) -> Part:
+        """Who coordinates a group or a transactional id: asks until it is told."""
+        tries = 0
+        while (kind, key) not in self._coordinators:
+            body = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+            answer = yield self.ask(self._anybody(), ApiKey.FIND_COORDINATOR, COORDINATOR_VERSION, body)
+            if answer is not None and not answer.coordinators[0].error_code:
+                self._coordinators[kind, key] = answer.coordinators[0].node_id
+            else:
+                yield self.back_off(tries)
+                tries += 1
+        return self._coordinators[kind, key]
+
+    def forget_coordinator(self, kind: int, key: str) -> None:
+        """It is somebody else now, perhaps."""
+        self._coordinators.pop((kind, key), None)

@@ -1,0 +1,75 @@
+"""Straight-line programs in virtual time: a generator that yields what it waits for.
+
+def life(self) -> Process:
+    answer = yield self.ask(...)   # a Promise: goes on with its value
+    yield 100                      # milliseconds to sleep
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+from gapless.simulator.world import World
+
+
+class Promise:
+    """Something that will be known."""
+
+    __slots__ = ("_waiting", "done", "value")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.value: Any = None
+        self._waiting: Callable[[Any], None] | None = None
+
+    def keep(self, value: Any = None) -> None:
+        """Now it is known. Later words do not count."""
+        if self.done:
+            return
+        self.done, self.value = True, value
+        if self._waiting is not None:
+            self._waiting(value)
+
+    def then(self, go_on: Callable[[Any], None]) -> None:
+        """Go on when it is known."""
+        if self.done:
+            go_on(self.value)
+        else:
+            self._waiting = go_on
+
+
+Process = Generator[Promise | int, Any, None]
+Part = Generator[Promise | int, Any, Any]
+"""A part of a process that has a result: `result = yield from part()`."""
+
+
+class Running:
+    """A process that goes on until it ends or is stopped."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+        self.ended = Promise()
+        world.after(0, lambda: self._go_on(None))
+
+    def stop(self) -> None:
+        """It never goes on."""
+        if not self.ended.done:
+            self._process.close()
+            self.ended.keep()
+
+    def _go_on(self, value: Any) -> None:
+        if self.ended.done:
+            return
+        try:
+            awaited = self._process.send(value)
+        except StopIteration:
+            self.ended.keep()
+            return
+        if isinstance(awaited, int):
+            self._world.after(awaited, lambda: self._go_on(None))
+        elif awaited.done:
+            self._world.after(0, lambda: self._go_on(awaited.value))
+        else:
+            awaited.then(self._go_on)

@@ -1,0 +1,123 @@
+"""What clients did, what they were told, and what they saw: all that a promise can be judged by.
+
+Every value is a number that is written once in a run, so that a duplicate cannot hide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+class Outcome(StrEnum):
+    """What the client of a transaction knows of its end."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One transaction of one producer."""
+
+    producer: str
+    number: int
+    values: list[int] = field(default_factory=list)
+    outcome: Outcome = Outcome.OPEN
+
+
+@dataclass(slots=True, eq=False)
+class Write:
+    """One record on its way."""
+
+    value: int
+    place: Place
+    producer: str
+    order: int
+    """Its turn among all that this producer sends to this place."""
+    acks: int
+    once: bool
+    """Whether its producer promises that it is stored at most once."""
+    attempt: Attempt | None = None
+    acknowledged: bool = False
+    offset: int = -1
+    """Where it is, if the producer was told."""
+
+    @property
+    def must_survive(self) -> bool:
+        """Whether the client was promised that it stays."""
+        if self.attempt is not None:
+            return self.attempt.outcome is Outcome.COMMITTED
+        return self.acknowledged and self.acks == -1
+
+
+class Polled(NamedTuple):
+    """A record as a consumer got it."""
+
+    offset: int
+    value: int
+
+
+@dataclass(slots=True, eq=False)
+class Reading:
+    """What one consumer read of one place, without a seek in between."""
+
+    consumer: str
+    place: Place
+    committed_only: bool
+    starts_at: int = 0
+    position: int = 0
+    to_the_end: bool = True
+    """Whether it goes on until nothing is left; not if somebody else takes over the place."""
+    polled: list[Polled] = field(default_factory=list)
+    skipped: list[tuple[int, int]] = field(default_factory=list)
+    """Offsets that were passed over though nothing explains it: from, and before which."""
+    expired: list[tuple[int, int]] = field(default_factory=list)
+    """Offsets that the log no longer had because retention took them."""
+    cut_off: list[tuple[int, int]] = field(default_factory=list)
+    """Where the log turned out to end before what had been read: its end, and the position."""
+
+
+Line = Callable[[str, str], None]
+
+
+class History:
+    """Everything, in the order in which it happened."""
+
+    def __init__(self) -> None:
+        self.writes: dict[int, Write] = {}
+        self.attempts: list[Attempt] = []
+        self.readings: list[Reading] = []
+        self.say: Line = lambda who, text: None
+        """Called with who did what, for whoever wants to tell the story."""
+        self._orders: dict[tuple[str, Place], int] = {}
+
+    def sends(
+        self, producer: str, place: Place, *, acks: int, once: bool, attempt: Attempt | None = None
+    ) -> Write:
+        """A producer is about to send a value."""
+        order = self._orders[producer, place] = self._orders.get((producer, place), 0) + 1
+        write = Write(len(self.writes), place, producer, order, acks, once, attempt)
+        self.writes[write.value] = write
+        if attempt is not None:
+            attempt.values.append(write.value)
+        return write
+
+    def begins(self, producer: str) -> Attempt:
+        """A producer begins a transaction."""
+        attempt = Attempt(producer, len(self.attempts))
+        self.attempts.append(attempt)
+        return attempt
+
+    def reads(self, consumer: str, place: Place, *, committed_only: bool, starts_at: int = 0) -> Reading:
+        """A consumer begins to read a place."""
+        reading = Reading(consumer, place, committed_only, starts_at, starts_at)
+        self.readings.append(reading)
+        return reading

@@ -1,0 +1,69 @@
+"""Profiles: how much of what happens in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How much of what happens in a run."""
+
+    name: str
+    meaning: str
+    rates: Mapping[str, float]
+    """How often each fault comes in a run, on average."""
+    lasts_ms: int = 6_000
+    records: int = 200
+    """About how many are written."""
+    plain: int = 1
+    idempotent: int = 2
+    transactional: int = 2
+    brokers: tuple[int, ...] = (3, 3, 3, 4, 5)
+    flushed: float = 0.25
+    """How many of the topics are flushed before anything is acknowledged."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+_EVERYTHING = {
+    "crash": 1.2,
+    "power-cut": 0.8,
+    "pause": 0.7,
+    "session-expiry": 0.4,
+    "partition": 0.7,
+    "one-way": 0.6,
+    "isolate": 0.5,
+    "slow-way": 0.8,
+    "lose-message": 0.8,
+    "lose-answer": 1.5,
+    "late-request": 1.5,
+    "client-partition": 0.7,
+    "slow-disk": 0.4,
+    "disk-error": 0.2,
+    "clock": 0.3,
+    "coordination-away": 0.5,
+}
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile("everything", "all faults, all clients", _EVERYTHING),
+        Profile("calm", "no faults at all", {}),
+        Profile(
+            "transactions",
+            "three brokers, transactional producers and all faults",
+            _EVERYTHING,
+            plain=0,
+            idempotent=0,
+            transactional=3,
+            brokers=(3,),
+        ),
+        Profile(
+            "elections",
+            "one partition after another loses its leader",
+            {"crash": 4, "pause": 1.5, "isolate": 1.5, "one-way": 1, "power-cut": 1, "lose-answer": 1},
+            transactional=0,
+            brokers=(3,),
+        ),
+    )
+}

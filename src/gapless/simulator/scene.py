@@ -1,0 +1,233 @@
+"""One case on stage: the world, its clients, its history, and the checkers that look on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from uuid import UUID
+
+from gapless.core.contract import TopicPartition
+from gapless.core.coordinators import CONSUMER_OFFSETS, INTERNAL_TOPIC_SHAPES, TRANSACTION_STATE
+from gapless.core.partition import Partition
+from gapless.core.records import ConfigSet, MetadataRecord, PartitionChanged, TopicCreated
+from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
+from gapless.simulator.clients.client import Client
+from gapless.simulator.clients.consumer import Consumer
+from gapless.simulator.clients.producer import Producer
+from gapless.simulator.clients.transactional import TransactionalProducer
+from gapless.simulator.history import History, Place
+from gapless.simulator.world import Host, World
+
+FIRST_CLIENT = 1_001
+TOPIC_CONFIG = 2
+SETTLE_LIMIT_MS = 90_000
+"""How long after the last fault all must be well again: a new leader bears gaps of producers for 65 s."""
+LOOK_EVERY_MS = 100
+
+# Short, so that a fault and what follows from it fit into some seconds.
+SETTINGS = {
+    "broker.session.timeout.ms": "900",
+    "broker.heartbeat.interval.ms": "200",
+    "replica.lag.time.max.ms": "800",
+    "replica.fetch.backoff.ms": "50",
+    "auto.create.topics.enable": "false",
+    "leader.imbalance.check.interval.seconds": "4",
+}
+
+
+class Scene:
+    """A case as it is played."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        settings = SETTINGS | case.settings
+        self.world = World(case.brokers, seed=case.seed, started=False, settings=settings)
+        self.history = History()
+        self.random = Random(case.seed ^ 0x5EED)
+        self.clients: dict[str, Client] = {}
+        self.topics = {topic.name: topic for topic in case.topics}
+        self.disk_delay_ms: dict[int, int] = {}
+        self.broken_disks: dict[int, None] = {}
+        self.excused: dict[str, str] = {}
+        """Topics that may have lost records by rights, and why."""
+        self.injected: dict[str, int] = {}
+        """How often each fault has come to pass."""
+        self.on_change: list[Callable[[Host, Place, Partition], None]] = []
+        """Called with each replica whose ends, watermark or leadership a step has changed."""
+        self._known: dict[tuple[int, int, Place], tuple[int, int, int, int, bool]] = {}
+        self._client_numbers = FIRST_CLIENT
+        self._prepare()
+
+    def _prepare(self) -> None:
+        world = self.world
+        if self.case.jitter:
+            chances = Random(self.case.seed ^ 0x1A7E)
+            world.network.latency_ms = lambda: 1 + (chances.getrandbits(5) == 0) * chances.randrange(20)
+            world.journal.latency_ms = lambda: 1 + chances.getrandbits(2)
+        world.flush_latency_ms = lambda node_id: 1 + self.disk_delay_ms.get(node_id, 0)
+        internal = [
+            TopicPlan(name, 1, min(3, self.case.brokers), {**shape.configs, "min.insync.replicas": "2"})
+            for name, shape in INTERNAL_TOPIC_SHAPES.items()
+        ]
+        self.topics |= {topic.name: topic for topic in internal}
+        world.append(*self._shape())
+        for node_id in world.hosts:
+            world.start(node_id)
+        world.run(60)
+        world.on_step = self._stepped
+        for plan in self.case.clients:
+            self.clients[plan.name] = self._client(plan)
+
+    def _shape(self) -> Iterator[MetadataRecord]:
+        """All topics, spread over the brokers."""
+        brokers = list(self.world.hosts)
+        for turn, topic in enumerate(self.topics.values()):
+            topic_id = UUID(int=turn + 1, version=4)
+            yield TopicCreated(topic.name, topic_id)
+            for key, value in topic.configs.items():
+                yield ConfigSet(TOPIC_CONFIG, topic.name, key, value)
+            for index in range(topic.partitions):
+                first = (turn + index) % len(brokers)
+                replicas = tuple((brokers[first:] + brokers[:first])[: topic.replicas])
+                yield PartitionChanged(topic_id, index, -1, 0, replicas, replicas, last_leader=replicas[0])
+
+    def _client(self, plan: ClientPlan) -> Client:
+        match plan.kind:
+            case "producer":
+                return Producer(self, plan.name, **plan.options)
+            case "transactional":
+                return TransactionalProducer(self, plan.name, **plan.options)
+            case "consumer":
+                return Consumer(self, plan.name, list(self.places()), **plan.options)
+            case _:
+                raise ValueError(f"there is no client of the kind {plan.kind}")
+
+    def new_client_number(self) -> int:
+        """Clients are known to the network by numbers that no broker has."""
+        self._client_numbers += 1
+        return self._client_numbers
+
+    # ---------------------------------------------------------------------------------------- looking
+
+    def places(self) -> Iterator[Place]:
+        """All partitions of the case's own topics."""
+        for topic in self.case.topics:
+            for index in range(topic.partitions):
+                yield topic.name, index
+
+    def assignment(self, place: Place) -> PartitionChanged:
+        """What the journal says of a partition."""
+        host = next(iter(self.world.hosts.values()))
+        newest = max(
+            (each for each in self.world.hosts.values() if hasattr(each, "node")),
+            key=lambda each: each.node.image.version,
+            default=host,
+        )
+        return newest.node.image.topics[place[0]].partitions[place[1]]
+
+    def replicas(self, place: Place) -> Iterator[tuple[Host, Partition]]:
+        """All replicas whose brokers live."""
+        for host in self.world.hosts.values():
+            if host.alive:
+                partition = host.node.partitions.get(TopicPartition(*place))
+                if partition is not None:
+                    yield host, partition
+
+    def leader(self, place: Place) -> Partition | None:
+        """The replica that leads by the journal's word, if its broker lives and knows."""
+        leader = self.assignment(place).leader
+        for host, partition in self.replicas(place):
+            if host.node_id == leader and partition.is_leader:
+                return partition
+        return None
+
+    def excuse(self, topic: str, why: str) -> None:
+        """From now on a topic may lack what was acknowledged: more has failed than it is made to bear."""
+        self.excused.setdefault(topic, why)
+
+    # ---------------------------------------------------------------------------------------- playing
+
+    def _stepped(self, node_id: int) -> None:
+        host = self.world.hosts[node_id]
+        life, known = host.life, self._known
+        for place, partition in host.node.partitions.items():
+            log = partition.log
+            state = (
+                partition.high_watermark,
+                log.end_offset,
+                log.start_offset,
+                partition.leader_epoch,
+                partition.leader == node_id,
+            )
+            key = (node_id, life, place)
+            if known.get(key) != state:
+                known[key] = state
+                for look in self.on_change:
+                    look(host, place, partition)
+
+    def play(self, perform: Callable[[Scene, Step], None]) -> None:
+        """Let everything happen, then let all faults end, and wait until all is well."""
+        start_ms = self.world.now_ms
+        for step in self.case.steps:
+            self.world.agenda.at(start_ms + step.at_ms, lambda step=step: perform(self, step))  # type: ignore[misc]
+        last_ms = max((step.at_ms for step in self.case.steps), default=0)
+        self.world.run(last_ms + LOOK_EVERY_MS)
+        self.end_faults()
+        self.settled = self._settle()
+
+    settled = False
+    """Whether all was well in the end."""
+
+    def end_faults(self) -> None:
+        """Everything works again."""
+        world = self.world
+        world.heal()
+        self.disk_delay_ms.clear()
+        for node_id, held in list(world.journal.held.items()):
+            if held:
+                world.journal.release(node_id)
+        for host in world.hosts.values():
+            if host.paused:
+                world.resume(host.node_id)
+            if host.alive and host.node_id in self.broken_disks:
+                world.crash(host.node_id)
+            if not host.alive:
+                world.start(host.node_id)
+        self.broken_disks.clear()
+
+    def _settle(self) -> bool:
+        end_ms = self.world.now_ms + SETTLE_LIMIT_MS
+        while self.world.now_ms < end_ms:
+            self.world.run(LOOK_EVERY_MS)
+            if not any(self.what_is_left()):
+                return True
+        return False
+
+    def what_is_left(self) -> Iterator[str]:
+        """What is not well yet."""
+        for client in self.clients.values():
+            if not isinstance(client, Consumer) and not client.is_idle:
+                yield f"{client.name} still has something to do"
+        for place in (*self.places(), (TRANSACTION_STATE, 0), (CONSUMER_OFFSETS, 0)):
+            yield from self._left_in(place)
+
+    def _left_in(self, place: Place) -> Iterator[str]:
+        name = f"{place[0]}-{place[1]}"
+        assignment = self.assignment(place)
+        leader = self.leader(place)
+        if leader is None:
+            yield f"nobody leads {name}"
+            return
+        if len(assignment.isr) < len(assignment.replicas):
+            yield f"of {name} only {assignment.isr} of {assignment.replicas} are in sync"
+        end = leader.log.end_offset
+        for host, replica in self.replicas(place):
+            if (replica.high_watermark, replica.log.end_offset) != (end, end):
+                yield f"broker {host.node_id} has {name} up to {replica.high_watermark} of {end}"
+        if leader.last_stable_offset < end:
+            yield f"a transaction is open in {name} at {leader.last_stable_offset}"
+        for client in self.clients.values():
+            if isinstance(client, Consumer) and place in client.positions:
+                position = client.positions[place].reading.position
+                if position < end:
+                    yield f"{client.name} has read {name} up to {position} of {end}"
