@@ -27,7 +27,7 @@ LOOK_EVERY_MS = 100
 # Short, so that a fault and what follows from it fit into some seconds.
 SETTINGS = {
     "broker.session.timeout.ms": "900",
-    "broker.heartbeat.interval.ms": "200",
+    "broker.heartbeat.interval.ms": "300",
     "replica.lag.time.max.ms": "800",
     "replica.fetch.backoff.ms": "50",
     "auto.create.topics.enable": "false",
@@ -62,7 +62,7 @@ class Scene:
         world = self.world
         if self.case.jitter:
             chances = Random(self.case.seed ^ 0x1A7E)
-            world.network.latency_ms = lambda: 1 + (chances.getrandbits(5) == 0) * chances.randrange(20)
+            world.network.latency_ms = lambda: 1 if chances.getrandbits(5) else 1 + chances.getrandbits(4)
             world.journal.latency_ms = lambda: 1 + chances.getrandbits(2)
         world.flush_latency_ms = lambda node_id: 1 + self.disk_delay_ms.get(node_id, 0)
         internal = [

@@ -114,14 +114,9 @@ class MemoryLog:
         self._segments = contents.segments
         self._epochs = contents.epochs
         self._job: MemoryFlushJob | None = None
-
-    @property
-    def start_offset(self) -> int:
-        return self._contents.start_offset
-
-    @property
-    def end_offset(self) -> int:
-        return self._segments[-1].end_offset
+        # Asked for all the time, and changed now and then: kept beside the contents.
+        self.start_offset = contents.start_offset
+        self.end_offset = contents.segments[-1].end_offset
 
     @property
     def size_bytes(self) -> int:
@@ -170,6 +165,7 @@ class MemoryLog:
             position += batch.size_bytes
             self._epochs.begin(batch.leader_epoch, batch.base_offset)
         active.size += position
+        self.end_offset = active.end_offset
 
     # ---------------------------------------------------------------------------------------- reading
 
@@ -268,11 +264,15 @@ class MemoryLog:
 
     def _restart_at(self, offset: int) -> None:
         self._segments[:] = [MemorySegment(offset)]
-        self._contents.start_offset = offset
+        self._begin_at(offset)
         self._cut_done(offset)
+
+    def _begin_at(self, offset: int) -> None:
+        self.start_offset = self._contents.start_offset = offset
 
     def _cut_done(self, end_offset: int) -> None:
         contents = self._contents
+        self.end_offset = end_offset
         contents.flushed_offset = min(contents.flushed_offset, end_offset)
         contents.cleaned_offset = min(contents.cleaned_offset, end_offset)
         if self._job is not None:
@@ -293,7 +293,7 @@ class MemoryLog:
             self._epochs.clear()
             contents.flushed_offset = offset
             return True
-        contents.start_offset = offset
+        self._begin_at(offset)
         self._epochs.cut_start(offset)
         rolled = offset == self.end_offset and bool(self._segments[-1].batches)
         if rolled:
@@ -458,5 +458,6 @@ class MemoryLogStore:
     def power_cut(self, kept: Mapping[Partition, int] | None = None) -> None:
         """The machine ends: each log keeps what was flushed, or more if `kept` names a higher offset."""
         for key, log in self.logs.items():
+            log.failure = None  # what is lost is lost, whether the disk still takes writes or not
             log.truncate_to(max(log.flushed_offset, (kept or {}).get(key, 0)))
         self.close()

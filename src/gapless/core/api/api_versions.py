@@ -6,6 +6,7 @@ common ground; the shell does that, since such a request cannot be decoded.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from gapless.core.api.registry import APIS, handles
@@ -42,16 +43,22 @@ def api_versions(node: Node, request: Request) -> ApiVersionsResponse:
     return response
 
 
+@cache
+def _ranges() -> list[ApiVersionsResponse.ApiVersion]:
+    """Made once: brokers ask each other several times a second, and what is registered stays."""
+    return [
+        ApiVersionsResponse.ApiVersion(
+            api_key=int(api.key), min_version=api.advertised_min, max_version=api.max_version
+        )
+        for api in sorted(APIS.values())
+    ]
+
+
 def describe_versions(error: ErrorCode) -> ApiVersionsResponse:
     """The registry as a reply; with an error code for clients that asked in an unknown version."""
     return ApiVersionsResponse(
         error_code=int(error),
-        api_keys=[
-            ApiVersionsResponse.ApiVersion(
-                api_key=int(api.key), min_version=api.advertised_min, max_version=api.max_version
-            )
-            for api in sorted(APIS.values())
-        ],
+        api_keys=_ranges(),
         throttle_time_ms=0,
         supported_features=[],
         finalized_features_epoch=-1,
