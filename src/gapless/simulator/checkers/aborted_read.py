@@ -25,5 +25,7 @@ class AbortedRead(Checker):
                     self.fail(
                         f"{reading.consumer} reads record {polled.value} at {polled.offset} of "
                         f"{topic}-{partition}, of transaction {attempt.number}, which {attempt.producer} did "
-                        "not commit"
+                        "not commit",
+                        reading.place,
+                        polled.value,
                     )

@@ -14,11 +14,16 @@ if TYPE_CHECKING:
 class Violation(Exception):
     """A promise was broken."""
 
-    def __init__(self, anomaly: str, text: str, at_ms: int) -> None:
+    def __init__(
+        self, anomaly: str, text: str, at_ms: int, place: Place | None = None, records: tuple[int, ...] = ()
+    ) -> None:
         super().__init__(f"{anomaly}: {text}")
         self.anomaly = anomaly
         self.text = text
         self.at_ms = at_ms
+        self.place = place
+        self.records = records
+        """Where it was seen and of which records, if it is about some: what a story must be about."""
 
 
 class Checker:
@@ -36,9 +41,9 @@ class Checker:
     def at_end(self) -> None:
         """Look at everything, when all is settled."""
 
-    def fail(self, text: str) -> Never:
-        """The promise is broken."""
-        raise Violation(self.name, text, self.scene.world.now_ms)
+    def fail(self, text: str, place: Place | None = None, *records: int) -> Never:
+        """The promise is broken: where, and for which records."""
+        raise Violation(self.name, text, self.scene.world.now_ms, place, records)
 
     def is_excused(self, place: Place) -> bool:
         """Whether more has failed than this topic is made to bear."""

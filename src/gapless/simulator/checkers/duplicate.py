@@ -23,7 +23,9 @@ class Duplicate(Checker):
                     topic, partition = reading.place
                     self.fail(
                         f"{reading.consumer} reads record {polled.value} at {first.offset} and again at "
-                        f"{polled.offset} of {topic}-{partition}"
+                        f"{polled.offset} of {topic}-{partition}",
+                        reading.place,
+                        polled.value,
                     )
 
     @staticmethod

@@ -28,13 +28,13 @@ class HighWatermark(Checker):
         watermark, end = replica.high_watermark, replica.log.end_offset
         where = f"{place[0]}-{place[1]} on broker {host.node_id}"
         if watermark > end:
-            self.fail(f"the watermark of {where} is {watermark}, and its log ends at {end}")
+            self.fail(f"the watermark of {where} is {watermark}, and its log ends at {end}", place)
         if not replica.is_leader:
             return
         key = (host.node_id, host.life, place, replica.leader_epoch)
         before = self._last.get(key, 0)
         if watermark < before:
-            self.fail(f"the watermark of {where} went back from {before} to {watermark}")
+            self.fail(f"the watermark of {where} went back from {before} to {watermark}", place)
         if watermark > before:
             self._last[key] = watermark
             if not self.is_excused(place):
@@ -50,5 +50,6 @@ class HighWatermark(Checker):
             if log is not None and member.alive and log.end_offset < replica.high_watermark:
                 self.fail(
                     f"the watermark of {where} is {replica.high_watermark}, though broker {node_id}, "
-                    f"which is in sync, has only {log.end_offset}"
+                    f"which is in sync, has only {log.end_offset}",
+                    place,
                 )

@@ -31,5 +31,8 @@ class InconsistentOffsets(Checker):
         if other != value:
             self.fail(
                 f"at {offset} of {place[0]}-{place[1]} there is record {other} for {told}, "
-                f"and record {value} for {who}"
+                f"and record {value} for {who}",
+                place,
+                other,
+                value,
             )

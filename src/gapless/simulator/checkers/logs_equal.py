@@ -33,7 +33,8 @@ class LogsEqual(Checker):
         if replica.log.end_offset < done:
             self.fail(
                 f"broker {host.node_id} gave up {place[0]}-{place[1]} from {replica.log.end_offset} on, "
-                f"though everything below {done} was committed"
+                f"though everything below {done} was committed",
+                place,
             )
         if watermark > done:
             self._compare(host, place, replica, done)
@@ -47,12 +48,13 @@ class LogsEqual(Checker):
             if batch.next_offset > replica.high_watermark:
                 break
             if batch.base_offset < next_offset:
-                self.fail(f"offsets of {where} go back from {next_offset} to {batch.base_offset}")
+                self.fail(f"offsets of {where} go back from {next_offset} to {batch.base_offset}", place)
             next_offset = batch.next_offset
             held = (batch.crc, batch.leader_epoch, next_offset)
             if truth.setdefault(batch.base_offset, held) != held:
                 epoch = truth[batch.base_offset][1]
                 self.fail(
                     f"{where} has a batch of epoch {batch.leader_epoch} at {batch.base_offset}, where "
-                    f"another of epoch {epoch} was committed"
+                    f"another of epoch {epoch} was committed",
+                    place,
                 )

@@ -22,5 +22,7 @@ class LostWrite(Checker):
                 topic, partition = write.place
                 self.fail(
                     f"record {write.value}, acknowledged to {write.producer} in {topic}-{partition} "
-                    f"at {write.offset}, is gone"
+                    f"at {write.offset}, is gone",
+                    write.place,
+                    write.value,
                 )

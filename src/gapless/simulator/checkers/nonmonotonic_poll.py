@@ -18,9 +18,16 @@ class NonmonotonicPoll(Checker):
                 continue
             where = f"{reading.place[0]}-{reading.place[1]}"
             for end, position in reading.cut_off:
-                self.fail(f"{reading.consumer} had read {where} below {position}, and then it ended at {end}")
+                self.fail(
+                    f"{reading.consumer} had read {where} below {position}, and then it ended at {end}",
+                    reading.place,
+                )
             last = -1
             for polled in reading.polled:
                 if polled.offset <= last:
-                    self.fail(f"{reading.consumer} reads {where} at {polled.offset} after {last}")
+                    self.fail(
+                        f"{reading.consumer} reads {where} at {polled.offset} after {last}",
+                        reading.place,
+                        polled.value,
+                    )
                 last = polled.offset

@@ -27,6 +27,9 @@ class NonmonotonicSend(Checker):
                     topic, partition = write.place
                     self.fail(
                         f"{write.producer} sent record {write.value} before {before.value}, and in "
-                        f"{topic}-{partition} it comes after it"
+                        f"{topic}-{partition} it comes after it",
+                        write.place,
+                        write.value,
+                        before.value,
                     )
                 last[write.producer, write.place] = write

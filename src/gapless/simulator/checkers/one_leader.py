@@ -26,5 +26,6 @@ class OneLeader(Checker):
             if leader != host.node_id:
                 self.fail(
                     f"brokers {leader} and {host.node_id} both lead {place[0]}-{place[1]} "
-                    f"in epoch {replica.leader_epoch}"
+                    f"in epoch {replica.leader_epoch}",
+                    place,
                 )

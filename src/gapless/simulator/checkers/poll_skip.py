@@ -20,5 +20,6 @@ class PollSkip(Checker):
                 topic, partition = reading.place
                 self.fail(
                     f"{reading.consumer} goes from {first} to {before} in {topic}-{partition}, "
-                    "over offsets that were never taken away"
+                    "over offsets that were never taken away",
+                    reading.place,
                 )

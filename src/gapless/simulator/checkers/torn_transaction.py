@@ -34,5 +34,7 @@ class TornTransaction(Checker):
                     missing = [value for value in awaited if value not in values]
                     self.fail(
                         f"of transaction {attempt.number} of {attempt.producer}, {consumer} sees {shown} "
-                        f"and not {missing}"
+                        f"and not {missing}",
+                        None,
+                        *awaited,
                     )

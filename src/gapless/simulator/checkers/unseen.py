@@ -25,5 +25,7 @@ class Unseen(Checker):
                     topic, partition = reading.place
                     self.fail(
                         f"{reading.consumer} has read {topic}-{partition} to its end, but not record "
-                        f"{write.value}, which {write.producer} was told is at {write.offset}"
+                        f"{write.value}, which {write.producer} was told is at {write.offset}",
+                        reading.place,
+                        write.value,
                     )
