@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass, field
 
 import gapless.simulator.checkers.all  # noqa: F401  each registers itself
@@ -11,6 +12,11 @@ from gapless.simulator.case import Case, Step
 from gapless.simulator.checkers import CHECKERS, Checker, Violation
 from gapless.simulator.faults import FAULTS
 from gapless.simulator.scene import Scene
+from gapless.simulator.watching import Watcher
+
+CONTRADICTION = "contradiction"
+CRASH = "crash"
+NOBODY = Watcher()
 
 
 @dataclass(slots=True)
@@ -23,36 +29,22 @@ class Report:
     records: int
     faults: dict[str, int] = field(default_factory=dict)
     virtual_ms: int = 0
+    failed_ms: int = 0
+    """When the promise was found to be broken, counted from the first step."""
 
 
-def perform(scene: Scene, step: Step) -> None:
-    """Let a step happen."""
-    action = ACTIONS.get(step.what)
-    if action is not None:
-        action(scene, *step.arguments)
-    elif FAULTS[step.what].inject(scene, *step.arguments):
-        scene.injected[step.what] = scene.injected.get(step.what, 0) + 1
-
-
-def play(case: Case) -> Report:
+def play(case: Case, watcher: Watcher = NOBODY) -> Report:
     """Play a case to its end, or to the first broken promise."""
-    return play_scene(Scene(case))
+    return play_scene(Scene(case, watcher.enter), watcher)
 
 
-def play_scene(scene: Scene) -> Report:
+def play_scene(scene: Scene, watcher: Watcher = NOBODY) -> Report:
     """Play what is on stage."""
     checkers = [checker(scene) for checker in CHECKERS.values()]
     scene.on_change += [each.on_change for each in checkers if type(each).on_change is not Checker.on_change]
     began_ms = scene.world.now_ms
-    violation = None
-    try:
-        scene.play(perform)
-        for checker in checkers:
-            checker.at_end()
-    except Violation as found:
-        violation = found
-    except InvariantViolated as contradiction:
-        violation = Violation("contradiction", str(contradiction), scene.world.now_ms)
+    watcher.begin(scene)
+    violation = _broken(scene, checkers, watcher)
     world = scene.world
     return Report(
         scene.case,
@@ -61,4 +53,33 @@ def play_scene(scene: Scene) -> Report:
         len(scene.history.writes),
         scene.injected,
         world.now_ms - began_ms,
+        0 if violation is None else violation.at_ms - began_ms,
     )
+
+
+def _broken(scene: Scene, checkers: list[Checker], watcher: Watcher) -> Violation | None:
+    def perform(scene: Scene, step: Step) -> None:
+        watcher.before(step)
+        action = ACTIONS.get(step.what)
+        came_to_pass = True
+        if action is not None:
+            action(scene, *step.arguments)
+        else:
+            came_to_pass = FAULTS[step.what].inject(scene, *step.arguments)
+            if came_to_pass:
+                scene.injected[step.what] = scene.injected.get(step.what, 0) + 1
+        watcher.after(step, came_to_pass)
+
+    try:
+        scene.play(perform)
+        for checker in checkers:
+            checker.at_end()
+    except Violation as found:
+        return found
+    except InvariantViolated as contradiction:
+        return Violation(CONTRADICTION, str(contradiction), scene.world.now_ms)
+    except Exception as error:  # noqa: BLE001  a rule that cannot go on would have ended its broker
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{last.filename.rpartition('gapless/')[2]}, {last.name}"
+        return Violation(CRASH, f"{type(error).__name__}: {error} ({where})", scene.world.now_ms)
+    return None

@@ -38,10 +38,12 @@ SETTINGS = {
 class Scene:
     """A case as it is played."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, enter: Callable[[World], object] = lambda world: None) -> None:
+        """`enter` is called with the world before anybody starts."""
         self.case = case
         settings = SETTINGS | case.settings
         self.world = World(case.brokers, seed=case.seed, started=False, settings=settings)
+        enter(self.world)
         self.history = History()
         self.random = Random(case.seed ^ 0x5EED)
         self.clients: dict[str, Client] = {}
@@ -117,13 +119,7 @@ class Scene:
 
     def assignment(self, place: Place) -> PartitionChanged:
         """What the journal says of a partition."""
-        host = next(iter(self.world.hosts.values()))
-        newest = max(
-            (each for each in self.world.hosts.values() if hasattr(each, "node")),
-            key=lambda each: each.node.image.version,
-            default=host,
-        )
-        return newest.node.image.topics[place[0]].partitions[place[1]]
+        return self.world.journal.image.topics[place[0]].partitions[place[1]]
 
     def replicas(self, place: Place) -> Iterator[tuple[Host, Partition]]:
         """All replicas whose brokers live."""
