@@ -160,17 +160,7 @@ class ClusterWorld(World):
 
     def assignment(self, topic: str = "t", partition: int = 0) -> PartitionChanged:
         """What the journal says of a partition."""
-        found: PartitionChanged | None = None
-        topic_id = None
-        for entry in self.journal.entries:
-            for record in entry:
-                if isinstance(record, TopicCreated) and record.name == topic:
-                    topic_id = record.topic_id
-                elif isinstance(record, PartitionChanged) and record.topic_id == topic_id:
-                    found = record if record.partition == partition else found
-        if found is None:
-            raise AssertionError(f"the journal knows no {topic}-{partition}")
-        return found
+        return self.journal.image.topics[topic].partitions[partition]
 
     def elect(self, leader: int, topic: str = "t", partition: int = 0, **changes: Any) -> None:
         """Make a node lead, under a new epoch; `changes` to other fields (isr=...)."""

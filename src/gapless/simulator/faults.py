@@ -81,12 +81,7 @@ def resolve(scene: Scene, who: str | int) -> int | None:
         return who if who in scene.world.hosts else None
     role, *place = who.split()
     if role == "controller":
-        newest = max(
-            (host.node for host in scene.world.hosts.values() if host.alive),
-            key=lambda node: node.image.version,
-            default=None,
-        )
-        controller = -1 if newest is None else newest.image.controller.node_id
+        controller = scene.world.journal.image.controller.node_id
         return controller if controller > 0 else None
     where = ("__transaction_state", 0) if role == "coordinator" else (place[0], int(place[1]))
     assignment = scene.assignment(where)

@@ -11,6 +11,7 @@ from gapless.core.coordinators import CONSUMER_OFFSETS, INTERNAL_TOPIC_SHAPES, T
 from gapless.core.partition import Partition
 from gapless.core.records import ConfigSet, MetadataRecord, PartitionChanged, TopicCreated
 from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
+from gapless.simulator.clients.admin import Admin
 from gapless.simulator.clients.client import Client
 from gapless.simulator.clients.consumer import Consumer
 from gapless.simulator.clients.producer import Producer
@@ -79,6 +80,7 @@ class Scene:
         world.on_step = self._stepped
         for plan in self.case.clients:
             self.clients[plan.name] = self._client(plan)
+        self.admin = Admin(self, "the administrator")
 
     def _shape(self) -> Iterator[MetadataRecord]:
         """All topics, spread over the brokers."""
@@ -201,7 +203,7 @@ class Scene:
 
     def what_is_left(self) -> Iterator[str]:
         """What is not well yet."""
-        for client in self.clients.values():
+        for client in (*self.clients.values(), self.admin):
             if not isinstance(client, Consumer) and not client.is_idle:
                 yield f"{client.name} still has something to do"
         for place in (*self.places(), (TRANSACTION_STATE, 0), (CONSUMER_OFFSETS, 0)):

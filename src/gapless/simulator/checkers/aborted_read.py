@@ -16,7 +16,7 @@ class AbortedRead(Checker):
     def at_end(self) -> None:
         history = self.scene.history
         for reading in history.readings:
-            if not reading.committed_only:
+            if not reading.committed_only or self.is_excused(reading.place):
                 continue
             for polled in reading.polled:
                 attempt = history.writes[polled.value].attempt

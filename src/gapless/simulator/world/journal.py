@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gapless.core.contract import CaughtUp, Committed, Propose, Refused
+from gapless.core.image import Image
 from gapless.core.records import MetadataRecord
 
 if TYPE_CHECKING:
@@ -25,12 +26,18 @@ class Journal:
         self.latency_ms: Callable[[], int] = lambda: 1
         self.held: dict[int, bool] = {}
         """Nodes whose proposals do not reach the journal, nor its news them."""
-        self.on_entry: Callable[[list[MetadataRecord]], None] = lambda records: None
+        self.image = Image()
+        """The cluster as the journal knows it, whoever has heard of it."""
+        self.on_entry: list[Callable[[list[MetadataRecord]], None]] = []
+        """Called with what enters the journal, before it counts."""
 
     def append(self, records: list[MetadataRecord]) -> None:
         """Records enter the journal, and everybody hears of it."""
+        for look in self.on_entry:
+            look(records)
         self.entries.append(records)
-        self.on_entry(records)
+        for record in records:
+            self.image.replay(record)
         for host in self._world.hosts.values():
             if host.alive:
                 self._world.after(self.latency_ms(), lambda h=host, life=host.life: self.tell(h, life))  # type: ignore[misc]
