@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gapless.simulator.clients.client import PASSING, Client
+from gapless.simulator.clients.client import PASSING, REQUEST_MS, Client
 from gapless.simulator.clients.process import Part, Process, Promise
 from gapless.simulator.history import Place, Write
 from gapless.wire.apis import ApiKey
@@ -37,10 +37,12 @@ def new_batch(
     return bytes(batch)
 
 
-def produce_request(place: Place, payload: bytes, acks: int, transactional_id: str | None) -> ProduceRequest:
+def produce_request(
+    place: Place, payload: bytes, acks: int, transactional_id: str | None, confirm_ms: int = CONFIRM_MS
+) -> ProduceRequest:
     """A request with one batch, in memory of its own: the broker stamps it."""
     parts = [ProducePartition(place[1], memoryview(bytearray(payload)))]
-    return ProduceRequest(transactional_id, acks, CONFIRM_MS, [ProduceTopic(place[0], None, parts)])
+    return ProduceRequest(transactional_id, acks, confirm_ms, [ProduceTopic(place[0], None, parts)])
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +70,10 @@ class Lane:
 class Producer(Client):
     """Sends batches to places. With `idempotent` each lane has a producer id."""
 
+    request_ms = REQUEST_MS
+    confirm_ms = CONFIRM_MS
+    plain_tries = PLAIN_TRIES
+
     def __init__(self, scene: Scene, name: str, *, acks: int = -1, idempotent: bool = True) -> None:
         super().__init__(scene, name)
         self.acks = acks
@@ -76,10 +82,14 @@ class Producer(Client):
 
     def send(self, place: Place, count: int) -> None:
         """Send so many new values to a place, in one batch."""
-        lane = self._lanes.setdefault(place, Lane(place))
         writes = [
             self.history.sends(self.name, place, acks=self.acks, once=self.idempotent) for _ in range(count)
         ]
+        self.send_batch(place, writes)
+
+    def send_batch(self, place: Place, writes: list[Write]) -> None:
+        """Send values, new or not, in one batch."""
+        lane = self._lanes.setdefault(place, Lane(place))
         lane.queue.append(writes)
         if not lane.working:
             lane.working = True
@@ -119,8 +129,12 @@ class Producer(Client):
             lane.sequence += len(writes)
         for batch in lane.in_flight:
             if batch.answer is None:
-                body = produce_request(lane.place, batch.payload, self.acks, None)
-                batch.answer = self.ask(broker, ApiKey.PRODUCE, PRODUCE_VERSION, body)
+                body = produce_request(lane.place, batch.payload, self.acks, None, self.confirm_ms)
+                batch.answer = self.ask(
+                    broker, ApiKey.PRODUCE, PRODUCE_VERSION, body, timeout_ms=self.request_ms
+                )
+                if self.acks == 0:  # the end of the connection is the only answer that can come
+                    batch.answer.then(lambda _: self.forget_leader(lane.place))
 
     def _await_first(self, lane: Lane) -> Part:
         first = lane.in_flight[0]
@@ -138,7 +152,7 @@ class Producer(Client):
         lane.tries += 1
         if self.idempotent and error not in PASSING:
             self._begin_anew(lane, error)
-        elif not self.idempotent and lane.tries >= PLAIN_TRIES:
+        elif not self.idempotent and lane.tries >= self.plain_tries:
             lane.in_flight.clear()
             lane.tries = 0
         else:

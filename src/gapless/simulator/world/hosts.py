@@ -19,6 +19,8 @@ class Host:
         """Whether the node has said that its process may end."""
         self.keeps_all = True
         """False from a power cut on until the journal knows of it."""
+        self.keeps_flushed = True
+        """False from the loss of the disk on until the journal knows of it."""
         self.clock_ahead_ms = 0
         """How much its clock is ahead of the world's. Within a life it must not go back."""
         self.node: Node

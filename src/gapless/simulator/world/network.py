@@ -55,6 +55,8 @@ class Channel:
     unanswered: deque[Exchange] = field(default_factory=deque)
     """Whose answers have not left: they leave in the order of the requests."""
     closed: bool = False
+    broken: bool = False
+    """Closed by a reset: what was under way is gone."""
     stuck: bool = False
     there_ms: int = 0
     back_ms: int = 0
@@ -153,8 +155,8 @@ class Network:
         return self.lost(*way, message)
 
     def _arrive(self, channel: Channel, host: Host, request: Request) -> None:
-        if not host.alive or host.life != channel.life:
-            return  # the connection ended with the process
+        if channel.broken or not host.alive or host.life != channel.life:
+            return  # the connection has ended, with the process or without it
         if not host.node.serving:
             self.break_off(channel)  # nobody listens yet
             return
@@ -225,7 +227,7 @@ class Network:
         """A connection is reset: both ends know at once, and nothing of it arrives any more."""
         if channel.closed:
             return
-        channel.closed = True
+        channel.closed = channel.broken = True
         waiting, channel.waiting = channel.waiting, deque()
         self._end(channel)
         for exchange in waiting:

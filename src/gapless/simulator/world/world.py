@@ -35,6 +35,7 @@ from gapless.simulator.world.agenda import Agenda
 from gapless.simulator.world.hosts import Host
 from gapless.simulator.world.journal import Journal
 from gapless.simulator.world.network import Network
+from gapless.storage.memory import MemoryLogStore
 from gapless.wire.apis import ApiKey
 from gapless.wire.request import RequestHeader
 
@@ -100,7 +101,7 @@ class World:
         randomness = Random(self.random.getrandbits(32))
         host.node = Node(node_id, "simulated", Settings(self.settings.static), host.store, randomness)
         self.step(node_id, self.journal.news(host))
-        self.step(node_id, Started(f"host-{node_id}", 9000 + node_id, host.keeps_all))
+        self.step(node_id, Started(f"host-{node_id}", 9000 + node_id, host.keeps_all, host.keeps_flushed))
 
     def crash(self, node_id: int, *, noticed: bool = True) -> None:
         """SIGKILL: what was written stays in the page cache. `noticed`: the others learn it as BrokerDied."""
@@ -131,6 +132,13 @@ class World:
         host.store.power_cut(kept)
         host.keeps_all = False
         self.crash(node_id, noticed=noticed)
+
+    def lose_disk(self, node_id: int, *, noticed: bool = True) -> None:
+        """The machine ends with its disk: the next life begins with an empty one, and knows it."""
+        host = self.hosts[node_id]
+        self.crash(node_id, noticed=noticed)
+        host.store = MemoryLogStore()
+        host.keeps_all = host.keeps_flushed = False
 
     def restart(self, node_id: int) -> None:
         """SIGKILL and a new process."""
@@ -228,7 +236,8 @@ class World:
         self.steps += 1
         node, ahead_ms = host.node, host.clock_ahead_ms
         effects = node.step(self.agenda.now_ms + ahead_ms, event)
-        host.keeps_all = host.keeps_all or node.serving
+        if node.serving:
+            host.keeps_all = host.keeps_flushed = True
         if self.on_event is not None:
             self.on_event(node_id, event)
             for effect in effects:
