@@ -95,6 +95,8 @@ class History:
         self.writes: dict[int, Write] = {}
         self.attempts: list[Attempt] = []
         self.readings: list[Reading] = []
+        self.deleted: dict[Place, int] = {}
+        """Below which offset an administrator has deleted each place, or has asked for it."""
         self.say: Line = lambda who, text: None
         """Called with who did what, for whoever wants to tell the story."""
         self._orders: dict[tuple[str, Place], int] = {}
@@ -109,6 +111,10 @@ class History:
         if attempt is not None:
             attempt.values.append(write.value)
         return write
+
+    def deletes(self, place: Place, before: int) -> None:
+        """All below an offset is going to be deleted."""
+        self.deleted[place] = max(before, self.deleted.get(place, 0))
 
     def begins(self, producer: str) -> Attempt:
         """A producer begins a transaction."""
