@@ -1,0 +1,220 @@
+"""Each checker sees what it is for: a clean run, in which one thing is then made wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gapless.core.contract import TopicPartition
+from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
+from gapless.simulator.checkers import CHECKERS, Checker, Violation
+from gapless.simulator.history import Outcome, Polled, Reading, Write
+from gapless.simulator.run import play, play_scene
+from gapless.simulator.scene import Scene
+
+PLACE = ("t", 0)
+CASE = Case(
+    seed=1,
+    profile="by hand",
+    brokers=3,
+    topics=(TopicPlan("t", 2, 3, {"min.insync.replicas": "2"}),),
+    clients=(
+        ClientPlan("producer", "producer", {"acks": -1, "idempotent": True}),
+        ClientPlan("transactor", "transactional", {"transactional_id": "x", "newer": True}),
+        ClientPlan("reader", "consumer", {"committed_only": True}),
+    ),
+    steps=(
+        Step(0, "send", ("producer", "t", 0, 3)),
+        Step(100, "transact", ("transactor", (("t", 0, 2), ("t", 1, 2)), True)),
+        Step(200, "transact", ("transactor", (("t", 0, 1),), False)),
+        Step(300, "send", ("producer", "t", 0, 2)),
+    ),
+    jitter=False,
+)
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """A run in which everything went well."""
+    scene = Scene(CASE)
+    assert play_scene(scene).violation is None
+    return scene
+
+
+def found(name: str, scene: Scene) -> str:
+    """What a checker says of a scene; empty if nothing."""
+    try:
+        CHECKERS[name](scene).at_end()
+    except Violation as violation:
+        return violation.text
+    return ""
+
+
+def reading(scene: Scene) -> Reading:
+    return next(each for each in scene.history.readings if each.place == PLACE)
+
+
+def a_write(scene: Scene, wanted: Callable[[Write], bool]) -> Write:
+    return next(write for write in scene.history.writes.values() if write.place == PLACE and wanted(write))
+
+
+def plain(write: Write) -> bool:
+    return write.attempt is None
+
+
+def test_nothing_is_found_where_nothing_is_wrong(scene: Scene) -> None:
+    assert {name: found(name, scene) for name in CHECKERS} == dict.fromkeys(CHECKERS, "")
+    assert len(reading(scene).polled) == 7  # so the checkers have had something to look at
+
+
+def test_an_acknowledged_record_that_is_gone_is_a_lost_write(scene: Scene) -> None:
+    write = scene.history.sends("producer", PLACE, acks=-1, once=True)
+    write.acknowledged, write.offset = True, 99
+    assert f"record {write.value}" in found("lost-write", scene)
+    assert f"record {write.value}" in found("unseen", scene)
+
+
+def test_a_record_that_was_not_acknowledged_may_be_gone(scene: Scene) -> None:
+    scene.history.sends("producer", PLACE, acks=-1, once=True)
+    acks_1 = scene.history.sends("producer", PLACE, acks=1, once=False)
+    acks_1.acknowledged = True  # by the leader alone, who may die
+    assert found("lost-write", scene) == found("unseen", scene) == ""
+
+
+def test_a_topic_that_has_borne_too_much_is_excused(scene: Scene) -> None:
+    write = scene.history.sends("producer", PLACE, acks=-1, once=True)
+    write.acknowledged, write.offset = True, 99
+    scene.excuse("t", "all its machines burnt")
+    assert found("lost-write", scene) == ""
+
+
+def test_one_record_at_two_offsets_is_a_duplicate(scene: Scene) -> None:
+    first = reading(scene).polled[0]
+    reading(scene).polled.append(Polled(50, first.value))
+    assert f"record {first.value} at {first.offset} and again at 50" in found("duplicate", scene)
+    scene.history.writes[first.value].once = False
+    assert found("duplicate", scene) == ""  # its producer does not promise it
+
+
+def test_a_record_of_an_aborted_transaction_is_an_aborted_read(scene: Scene) -> None:
+    (aborted,) = [each for each in scene.history.attempts if each.outcome is Outcome.ABORTED]
+    reading(scene).polled.append(Polled(50, aborted.values[0]))
+    assert f"transaction {aborted.number}" in found("G1a", scene)
+
+
+def test_a_part_of_a_transaction_is_a_torn_transaction(scene: Scene) -> None:
+    write = a_write(scene, lambda each: each.attempt is not None and each.attempt.outcome == "committed")
+    reading(scene).polled = [each for each in reading(scene).polled if each.value != write.value]
+    assert f"not [{write.value}]" in found("torn-transaction", scene)
+
+
+def test_two_records_at_one_offset_are_inconsistent_offsets(scene: Scene) -> None:
+    first, second, *rest = reading(scene).polled
+    reading(scene).polled = [Polled(first.offset, second.value), Polled(second.offset, first.value), *rest]
+    assert f"at {first.offset} of t-0" in found("inconsistent-offsets", scene)
+
+
+def test_reading_backwards_is_a_nonmonotonic_poll(scene: Scene) -> None:
+    polled = reading(scene).polled
+    polled[0], polled[1] = polled[1], polled[0]
+    assert "at 0 after 1" in found("nonmonotonic-poll", scene)
+
+
+def test_a_log_that_ends_before_what_was_read_is_a_nonmonotonic_poll(scene: Scene) -> None:
+    reading(scene).cut_off.append((3, 5))
+    assert "below 5, and then it ended at 3" in found("nonmonotonic-poll", scene)
+
+
+def test_records_in_another_order_than_sent_are_a_nonmonotonic_send(scene: Scene) -> None:
+    write = a_write(scene, plain)
+    write.order += 1000
+    assert f"before {write.value}" in found("nonmonotonic-send", scene)
+
+
+def test_offsets_that_are_left_out_are_a_poll_skip(scene: Scene) -> None:
+    reading(scene).skipped.append((2, 4))
+    assert "from 2 to 4" in found("poll-skip", scene)
+
+
+def test_whoever_still_has_something_to_do_is_stuck(scene: Scene) -> None:
+    scene.settled = False
+    scene.world.crash(scene.assignment(PLACE).leader)
+    assert "nobody leads t-0" in found("stuck", scene)
+
+
+# ------------------------------------------------------------------------- checkers that look at every step
+
+
+def watching(name: str, scene: Scene) -> Checker:
+    """A checker that knows all replicas as they are."""
+    checker = CHECKERS[name](scene)
+    for host, replica in scene.replicas(PLACE):
+        checker.on_change(host, PLACE, replica)
+    return checker
+
+
+def look(checker: Checker, node_id: int) -> str:
+    host = checker.scene.world.hosts[node_id]
+    try:
+        checker.on_change(host, PLACE, host.node.partitions[TopicPartition(*PLACE)])
+    except Violation as violation:
+        return violation.text
+    return ""
+
+
+def test_a_watermark_above_the_end_or_behind_itself_is_seen(scene: Scene) -> None:
+    checker = watching("high-watermark", scene)
+    leader = scene.leader(PLACE)
+    assert leader is not None
+    end = leader.high_watermark
+    leader.high_watermark = end + 1
+    assert f"is {end + 1}, and its log ends at {end}" in look(checker, leader.node_id)
+    leader.high_watermark = end - 1
+    assert f"went back from {end} to {end - 1}" in look(checker, leader.node_id)
+
+
+def test_a_watermark_above_what_all_in_sync_have_is_seen(scene: Scene) -> None:
+    leader = scene.leader(PLACE)
+    assert leader is not None
+    follower = next(replica for _, replica in scene.replicas(PLACE) if not replica.is_leader)
+    checker = CHECKERS["high-watermark"](scene)
+    follower.log.truncate_to(2)
+    assert f"broker {follower.node_id}, which is in sync, has only" in look(checker, leader.node_id)
+
+
+def test_two_leaders_in_one_epoch_are_seen(scene: Scene) -> None:
+    checker = watching("one-leader", scene)
+    follower = next(replica for _, replica in scene.replicas(PLACE) if not replica.is_leader)
+    follower.leader = follower.node_id
+    assert "both lead t-0 in epoch" in look(checker, follower.node_id)
+
+
+def test_a_replica_that_gives_up_what_was_committed_is_seen(scene: Scene) -> None:
+    checker = watching("logs-differ", scene)
+    follower = next(replica for _, replica in scene.replicas(PLACE) if not replica.is_leader)
+    follower.truncate_to(2)
+    assert "though everything below" in look(checker, follower.node_id)
+
+
+def test_replicas_that_differ_below_the_watermark_are_seen(scene: Scene) -> None:
+    (first, second, *_), checker = list(scene.replicas(PLACE)), CHECKERS["logs-differ"](scene)
+    assert look(checker, first[0].node_id) == ""
+    log = second[1].log
+    batches = list(log.batches_from(0))
+    data = bytearray(log.bytes_from(0, batches[0].size_bytes))
+    other = batches[0]._replace(leader_epoch=batches[0].leader_epoch + 7, position=0)
+    log.truncate_to(0)
+    log.append((other,), memoryview(data))
+    second[1].high_watermark = other.next_offset
+    assert f"has a batch of epoch {other.leader_epoch} at 0" in look(checker, second[0].node_id)
+
+
+def test_a_run_tells_what_its_checkers_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_end(checker: Checker) -> None:
+        checker.fail("because the test says so")
+
+    monkeypatch.setattr(CHECKERS["unseen"], "at_end", at_end)
+    violation = play(CASE).violation
+    assert violation is not None
+    assert (violation.anomaly, violation.text) == ("unseen", "because the test says so")
