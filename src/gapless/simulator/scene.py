@@ -55,6 +55,8 @@ class Scene:
         """Topics that may have lost records by rights, and why."""
         self.injected: dict[str, int] = {}
         """How often each fault has come to pass."""
+        self.settled = False
+        """Whether all was well in the end."""
         self.on_change: list[Callable[[Host, Place, Partition], None]] = []
         """Called with each replica whose ends, watermark or leadership a step has changed."""
         self._known: dict[tuple[int, int, Place], tuple[int, int, int, int, bool]] = {}
@@ -172,9 +174,6 @@ class Scene:
         self.world.run(last_ms + LOOK_EVERY_MS)
         self.end_faults()
         self.settled = self._settle()
-
-    settled = False
-    """Whether all was well in the end."""
 
     def end_faults(self) -> None:
         """Everything works again."""
