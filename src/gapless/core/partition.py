@@ -367,14 +367,17 @@ class Partition:
         end = self.log.end_offset
         if self.config.flush_before_ack:
             end = min(end, self.flushed_offset)
-        followers = self.followers
-        if followers is not None:
-            end = followers.smallest_end(end) if len(self.isr) >= self.insync_floor else -1
+        if self.followers is not None:
+            end = self.followers.smallest_end(end) if self._may_commit else -1
         if end > self.high_watermark:
             self.high_watermark = end
             self.producers.settle(end)
-            if followers is not None:
+            if self.followers is not None:
                 self._on_news(self, False)
+
+    @property
+    def _may_commit(self) -> bool:
+        return len(self.isr) >= self.insync_floor
 
     # ----------------------------------------------------------------------------------------- following
 
@@ -397,11 +400,15 @@ class Partition:
     def reload(self) -> None:
         """The log was cut: what is known of its contents is read again."""
         log = self.log
-        self.high_watermark = max(log.start_offset, min(self.high_watermark, log.end_offset))
+        self.high_watermark = self._watermark_within()
         self.flushed_offset = min(self.flushed_offset, log.flushed_offset)
         self.flush_requested = min(self.flush_requested, log.end_offset)
         self._recover_producers()
         self.producers.settle(self.high_watermark)
+
+    def _watermark_within(self) -> int:
+        """The high watermark, moved to where the log is."""
+        return max(self.log.start_offset, min(self.high_watermark, self.log.end_offset))
 
     # ----------------------------------------------------------------------------------------- flushing
 

@@ -62,18 +62,23 @@ class _Unsettled:
             return self._fail(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership changed while replicas were awaited"
             )
-        if self.acks == -1:
-            safe = partition.high_watermark >= self.end_offset
-            if not safe and len(partition.isr) < partition.insync_floor:
-                return self._fail(
-                    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-                    "written, but too few replicas are in sync to confirm it",
-                )
-        else:
-            safe = not partition.config.flush_before_ack or partition.flushed_offset >= self.end_offset
-        if not safe and partition.offline is not None:
+        if self._is_safe():
+            return True
+        if self.acks == -1 and len(partition.isr) < partition.insync_floor:
+            return self._fail(
+                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                "written, but too few replicas are in sync to confirm it",
+            )
+        if partition.offline is not None:
             return self._fail(ErrorCode.KAFKA_STORAGE_ERROR, partition.offline)
-        return safe
+        return False
+
+    def _is_safe(self) -> bool:
+        """Whether it is where the client wants it: with acks=all on every replica in sync, else here."""
+        partition = self.partition
+        if self.acks == -1:
+            return partition.high_watermark >= self.end_offset
+        return not partition.config.flush_before_ack or partition.flushed_offset >= self.end_offset
 
     def time_out(self) -> None:
         self._fail(ErrorCode.REQUEST_TIMED_OUT, "the replicas did not confirm in time")

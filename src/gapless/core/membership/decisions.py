@@ -90,11 +90,16 @@ def register(image: Image, policies: Policies, who: Arrival, dead: Collection[in
 
 def _entered(partition: PartitionChanged, who: Arrival, is_live: IsLive, policy: Policy) -> PartitionChanged:
     """A partition whose replica has just begun a new life, before somebody is elected."""
-    keeps = who.keeps_all or (who.keeps_flushed and policy.flush_before_ack)
+    keeps = _keeps_committed(who, policy)
     others = tuple(node_id for node_id in partition.isr if node_id != who.node_id)
     stays = keeps and not any(map(is_live, others)) and who.node_id in partition.isr
     isr = partition.isr if stays else others
     return with_isr(partition, isr, policy, lost=() if keeps else (who.node_id,))
+
+
+def _keeps_committed(who: Arrival, policy: Policy) -> bool:
+    """Whether a broker still has all that was committed when its last life ended."""
+    return who.keeps_all or (who.keeps_flushed and policy.flush_before_ack)
 
 
 def _without(partition: PartitionChanged, gone: Collection[int], policy: Policy) -> PartitionChanged:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from gapless.core.changes import Change, Decision
 from gapless.core.membership.elections import Policy, with_isr
 from gapless.core.partition import Partition
-from gapless.core.records import MetadataRecord, PartitionChanged
+from gapless.core.records import BrokerRegistered, MetadataRecord, PartitionChanged
+from gapless.core.replication.followers import Follower
 
 if TYPE_CHECKING:
     from gapless.core.node import Node
@@ -111,6 +112,20 @@ class InSync:
     def _may_join(self, partition: Partition, node_id: int) -> bool:
         follower = partition.followers.by_id.get(node_id) if partition.followers is not None else None
         broker = self._node.image.brokers.get(node_id)
-        if follower is None or broker is None or broker.fenced or broker.epoch != follower.broker_epoch:
+        if follower is None or broker is None or broker.fenced or not is_same_life(follower, broker):
             return False
-        return follower.end_offset >= max(partition.high_watermark, partition.epoch_start)
+        return follower.end_offset >= joins_from(partition)
+
+
+def is_same_life(follower: Follower, broker: BrokerRegistered) -> bool:
+    """Whether the life of a broker that fetched last is the one that the journal knows (KIP-903)."""
+    return follower.broker_epoch == broker.epoch
+
+
+def joins_from(partition: Partition) -> int:
+    """How much a follower must have to be in sync.
+
+    Below the high watermark is not enough: a new leader may not know yet all that its predecessor has
+    committed, which is anywhere before its own first record (KAFKA-7128).
+    """
+    return max(partition.high_watermark, partition.epoch_start)
