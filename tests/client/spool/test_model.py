@@ -1,8 +1,8 @@
 """B9: over any sequence of appends, rolls and power cuts at any byte, what was stored is there, and in order.
 
 The disk is a real one that remembers what was synced. A power cut copies the folder in the middle of a
-commit, between a write and its sync, and leaves of what was not synced any part, then nothing, zeros or
-garbage.
+commit, between a write and its sync, and leaves of what was not synced any part, then what was there before,
+zeros or garbage.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ MEMORY = Path("/dev/shm")  # where syncs cost nothing
 
 
 class ForgetfulDisk(Disk):
-    """Knows how much of each file is durable, and can take a picture just before a sync."""
+    """Knows what of each file is durable, and can take a picture just before a sync."""
 
     def __init__(self) -> None:
-        self.durable: dict[int, int] = {}
+        self.durable: dict[int, bytes] = {}
         self.picture_before_sync = 0
         self.picture: Path | None = None
         self.folder = Path()
 
     def write(self, fd: int, pieces: Sequence[bytes], offset: int) -> None:
-        before = os.fstat(fd)
-        self.durable.setdefault(before.st_ino, before.st_size)
+        self.durable.setdefault(os.fstat(fd).st_ino, content(fd))
         super().write(fd, pieces, offset)
 
     def sync(self, fd: int) -> None:
@@ -47,25 +46,31 @@ class ForgetfulDisk(Disk):
         if self.picture_before_sync == 0:
             self.take_picture()
         super().sync(fd)
-        self.durable[os.fstat(fd).st_ino] = os.fstat(fd).st_size
+        self.durable[os.fstat(fd).st_ino] = content(fd)
 
     def take_picture(self) -> None:
         self.picture = Path(tempfile.mkdtemp(dir=self.folder.parent))
         for path in self.folder.iterdir():
             shutil.copy2(path, self.picture / path.name)
 
-    def undurable(self) -> dict[str, int]:
-        """Names of the files that have more than was synced, and how much was."""
+    def undurable(self) -> dict[str, bytes]:
+        """Names of the files that are not what was synced, and what was."""
         found = {}
         for path in segments(self.folder):
-            status_of = path.stat()
-            if self.durable.get(status_of.st_ino, status_of.st_size) < status_of.st_size:
-                found[path.name] = self.durable[status_of.st_ino]
+            durable = self.durable.get(path.stat().st_ino)
+            if durable is not None and durable != path.read_bytes():
+                found[path.name] = durable
         return found
+
+
+def content(fd: int) -> bytes:
+    return Path(f"/proc/self/fd/{fd}").read_bytes()
 
 
 class SpoolMachine(RuleBasedStateMachine):
     """`stored` is what was reported as stored, `pending` what was appended behind it."""
+
+    prepare_bytes = 8000  # most groups are written over zeros
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +84,15 @@ class SpoolMachine(RuleBasedStateMachine):
     def open(self, folder: Path) -> None:
         self.disk = ForgetfulDisk()
         self.disk.folder = folder
-        self.spool = Spool(folder, "model", segment_bytes=700, linger_s=3600, keep_s=0, disk=self.disk)
+        self.spool = Spool(
+            folder,
+            "model",
+            segment_bytes=700,
+            prepare_bytes=self.prepare_bytes,
+            linger_s=3600,
+            keep_s=0,
+            disk=self.disk,
+        )
 
     def teardown(self) -> None:
         self.spool.close()
@@ -115,7 +128,7 @@ class SpoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pending)
     @rule(sync=st.integers(1, 2), cut=st.floats(0, 1), rest=st.sampled_from(["", "zeros", "garbage"]))
     def cut_the_power(self, sync: int, cut: float, rest: str) -> None:
-        durable: dict[str, int] = {}
+        durable: dict[str, bytes] = {}
         take = self.disk.take_picture
 
         def take_and_note() -> None:
@@ -131,8 +144,8 @@ class SpoolMachine(RuleBasedStateMachine):
             self.stored, self.pending = lost, []
             self.open(self.disk.folder)
             return
-        for name, size in durable.items():
-            lose(survived / name, size, cut, rest)
+        for name, before in durable.items():
+            lose(survived / name, before, cut, rest)
         self.open(survived)
         assert len(self.stored) <= self.spool.stored <= len(lost)
         self.stored, self.pending = lost[: self.spool.stored], []
@@ -155,19 +168,29 @@ class SpoolMachine(RuleBasedStateMachine):
         assert status(self.spool.path).stored == len(self.stored)
 
 
-def lose(path: Path, durable: int, cut: float, rest: str) -> None:
-    size = path.stat().st_size
-    kept = durable + int(cut * (size - durable))
-    with path.open("r+b") as file:
-        file.truncate(kept)
-        file.seek(0, os.SEEK_END)
-        if rest == "zeros":
-            file.write(bytes(size - kept))
-        elif rest == "garbage":
-            file.write(random.Random(kept).randbytes(size - kept))
+def lose(path: Path, durable: bytes, cut: float, rest: str) -> None:
+    """Keep a part of what was written since the last sync; there, nothing else can have changed."""
+    written = path.read_bytes()
+    before = durable.ljust(len(written), b"\0")
+    changed = [at for at, byte in enumerate(written) if byte != before[at]] or [len(written)]
+    start, end = min(changed[0], len(durable)), max(changed[-1] + 1, len(durable))
+    kept = start + int(cut * (end - start))
+    if rest == "":
+        path.write_bytes(written[:kept] + durable[kept:])
+    elif rest == "zeros":
+        path.write_bytes(written[:kept] + bytes(end - kept) + before[end:])
+    else:
+        path.write_bytes(written[:kept] + random.Random(kept).randbytes(end - kept) + before[end:])
+
+
+class MachineWithoutZeros(SpoolMachine):
+    """Every group makes the file longer."""
+
+    prepare_bytes = 0
 
 
 TestModel = SpoolMachine.TestCase
-TestModel.settings = settings(
+TestWithoutZeros = MachineWithoutZeros.TestCase
+TestModel.settings = TestWithoutZeros.settings = settings(
     max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -23,7 +23,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from struct import Struct
+from struct import Struct, pack
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -43,6 +43,8 @@ _DECLARED = Struct("<I8sIQH")
 _HEADER_NAME = Struct("<H")
 _HEADER_VALUE = Struct("<i")
 _COLUMNS = ("I", "Q", "q", "i", "i", "I")
+_NONE = pack("<i", -1)
+_NO_HEADERS = pack("<I", 0)
 RECORD_OVERHEAD_BYTES = sum(array(code).itemsize for code in _COLUMNS)
 BLOCK_OVERHEAD_BYTES = BLOCK_HEADER.size + _COUNT.size
 NO_TIMESTAMP = -(1 << 63)
@@ -149,27 +151,17 @@ def decode_headers(encoded: bytes) -> Headers:
 
 def _packed(code: str, numbers: Sequence[int]) -> bytes:
     if numbers[0] == numbers[-1] and numbers.count(numbers[0]) == len(numbers):
-        return _same(code, numbers[0], len(numbers))
-    return _little_endian(array(code, numbers))  # from a list or tuple thrice as fast as from an iterator
-
-
-def _same(code: str, number: int, count: int) -> bytes:
-    return _little_endian(array(code, [number])) * count
-
-
-def _little_endian(column: array[int]) -> bytes:
-    if _MUST_SWAP:
-        column.byteswap()
-    return column.tobytes()
+        return pack("<" + code, numbers[0]) * len(numbers)
+    return pack(f"<{len(numbers)}{code}", *numbers)
 
 
 def _lengths(values: Sequence[bytes | None]) -> tuple[bytes, Iterable[bytes]]:
     """The lengths, and what there is of the values."""
+    if values[0] is None and values.count(None) == len(values):
+        return _NONE * len(values), ()
     try:
         return _packed("i", list(map(len, values))), values  # type: ignore[arg-type, return-value]
     except TypeError:  # some are None; to look for that first would cost more than all the rest
-        if values.count(None) == len(values):
-            return _same("i", -1, len(values)), ()
         lengths = [-1 if value is None else len(value) for value in values]
         return _packed("i", lengths), filter(None, values)
 
@@ -222,7 +214,7 @@ def encode_body(declared: Sequence[Stream], rows: Rows) -> bytes:
     if any(rows.headers):
         parts += [_packed("I", list(map(len, rows.headers))), *keys, *values, *rows.headers]
     else:
-        parts += [_same("I", 0, len(rows.values)), *keys, *values]
+        parts += [_NO_HEADERS * len(rows.values), *keys, *values]
     return b"".join(parts)
 
 

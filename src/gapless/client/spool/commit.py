@@ -90,7 +90,6 @@ class GroupCommit:
         key: bytes | None = None,
         headers: Headers = (),
         timestamp_ms: int | None = None,
-        *,
         incarnation: bytes | None = None,
         sequence: int | None = None,
     ) -> Ticket:
@@ -178,7 +177,7 @@ class GroupCommit:
             if leads:
                 self._commit(group)
                 self._leave_the_rest()
-            if timeout is None:
+            elif timeout is None:
                 group.wait()
             elif not self._wait_settled(group, timeout):
                 return False
@@ -192,9 +191,12 @@ class GroupCommit:
             return self._changed.wait_for(lambda: group.is_settled, timeout)
 
     def _leave_the_rest(self) -> None:
-        """What came meanwhile is the writer's; it is awake, and needs to be told only of what is urgent."""
-        with self._lock:
-            if self._pending.is_urgent or self._is_closed or self._must_roll:
+        """What came meanwhile is the writer's; it is awake, and needs to be told only of what is urgent.
+
+        It can be asked without the lock: whoever makes it urgent later rings, and finds nobody busy.
+        """
+        if self._pending.is_urgent or self._is_closed or self._must_roll:
+            with self._lock:
                 self._ring()
 
     def _ring(self) -> None:
@@ -216,7 +218,7 @@ class GroupCommit:
     # Room
 
     def _grant_room(self) -> None:
-        self._room.grant(self._pending, self._segments.size_bytes, self._streams.declared_bytes)
+        self._room.grant(self._pending, self._segments, self._streams)
 
     def _wait_for_room(self, size: int) -> Group:
         """Until the record fits, and in which group; the lock is held, but let go meanwhile."""

@@ -34,6 +34,7 @@ class Status:
     """The timestamp of the first record that is not sent."""
     segments: int
     size_bytes: int
+    """Of the files, with zeros that wait to be written over."""
     torn_bytes: int
     """At the end: being written at this moment, or left by a crash and cut off at the next start."""
 
@@ -88,7 +89,7 @@ def _status(folder: Path, about: About) -> Status:
     hint = read_hint(folder)  # before the segments, which only grow: so never more sent than stored
     segments = list_segments(folder)
     sizes = [path.stat().st_size for _, path in segments]
-    stored, good_bytes = _end(segments, about, max(hint.sent, hint.stored))
+    stored, torn_bytes = _end(segments, about, max(hint.sent, hint.stored))
     return Status(
         folder=str(folder),
         source=about.source,
@@ -101,12 +102,12 @@ def _status(folder: Path, about: About) -> Status:
         oldest_unsent_ms=_timestamp_at(segments, about, hint.sent) if hint.sent < stored else None,
         segments=len(segments),
         size_bytes=sum(sizes),
-        torn_bytes=max(sizes[-1] - good_bytes, 0) if sizes else 0,
+        torn_bytes=torn_bytes,
     )
 
 
 def _end(segments: list[tuple[int, Path]], about: About, stored_at_least: int) -> tuple[int, int]:
-    """Where the last segment's good part ends, as a position and in bytes."""
+    """The position where the last segment's good part ends, and how much lies behind it."""
     if not segments:
         if stored_at_least:
             raise SpoolDamaged(f"the spool had {stored_at_least} records: its segments are missing")
@@ -116,7 +117,7 @@ def _end(segments: list[tuple[int, Path]], about: About, stored_at_least: int) -
         for _ in scan.blocks():
             pass
         scan.check_end(stored_at_least)
-        return scan.position, scan.at
+        return scan.position, scan.torn_bytes()
 
 
 def _timestamp_at(segments: list[tuple[int, Path]], about: About, position: int) -> int | None:
@@ -172,7 +173,7 @@ def _verify_segment(
             if scan.at == ended_at:  # else it was written since
                 raise scan.damaged(scan.at, f"what comes there is no block, but at byte {good_again} is one")
         if following is None:
-            found.torn_bytes = scan.path.stat().st_size - scan.at
+            found.torn_bytes = scan.torn_bytes()
         return {
             (stream.topic, stream.partition): stream.next_sequence
             for stream in scan.streams.values()

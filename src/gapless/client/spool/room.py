@@ -12,6 +12,8 @@ from pathlib import Path
 from gapless.client.spool import blocks
 from gapless.client.spool.errors import SpoolFull
 from gapless.client.spool.group import Group
+from gapless.client.spool.segments import Segments
+from gapless.client.spool.streams import Streams
 from gapless.errors import UsageError
 
 MAX_PENDING_BYTES = 8 << 20
@@ -41,16 +43,15 @@ class Room:
         pending.size_bytes += self._granted_before - pending.granted_bytes
         self._granted_before = pending.granted_bytes
 
-    def grant(self, pending: Group, written_bytes: int, declared_bytes: int) -> None:
+    def grant(self, pending: Group, segments: Segments, streams: Streams) -> None:
         """Count again."""
         self._settle(pending)
         room = MAX_PENDING_BYTES - pending.size_bytes
         if self._max_bytes is not None:
             # The streams may be declared in a block and in a new segment's head, before that of the pending.
-            overhead = _FIXED_BYTES + 2 * declared_bytes
-            self._free_bytes = (
-                self._max_bytes - written_bytes - self._in_flight_bytes - pending.size_bytes - overhead
-            )
+            overhead = _FIXED_BYTES + 2 * streams.declared_bytes
+            taken = segments.size_bytes + self._in_flight_bytes + pending.size_bytes
+            self._free_bytes = self._max_bytes - taken - overhead
             room = min(room, self._free_bytes)
         pending.granted_bytes = self._granted_before = -1 if self.is_shut else room
 

@@ -3,7 +3,7 @@
 A segment that is not the last is valid up to the first position of the next one. What lies behind that was
 never stored: a write that failed, after which the spool went on in a new segment. In the last one all is
 valid up to the first block that is not; if a good block comes after that, the bytes between were damaged,
-since each block was durable before the next was written.
+since each block was durable before the next was written. Zeros at its end wait to be written over.
 """
 
 from __future__ import annotations
@@ -169,6 +169,11 @@ class Scan:
                     stream.next_sequence = sequence + 1
         except KeyError as error:
             raise self.damaged(block.at, f"a record of stream {error}, which is not declared") from error
+
+    def torn_bytes(self) -> int:
+        """How much lies behind the good part, but for the zeros that were to be written over."""
+        rest = os.pread(self.fd, os.fstat(self.fd).st_size - self.at, self.at)
+        return len(rest.rstrip(b"\0"))
 
     def good_block_after(self) -> int | None:
         """The byte of a good block behind the place where the good part ended; None means a torn write."""

@@ -1,6 +1,10 @@
 """The segments of an open spool: which there are, writing the last one, deleting the first ones.
 
 Writing is for one thread at a time. The list may be read by any thread: it is replaced, never changed.
+
+The last one is longer than what is written: small groups write over zeros that were synced with one before.
+A sync that changes neither the length of a file nor its place on disk needs no second write, to the file
+system's journal.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ class Segment:
     first: int
     path: Path
     size_bytes: int
+    prepared_bytes: int = 0
+    """Up to where the file has zeros to write over."""
     sent_at_s: float | None = None
     """Since when all of it has been sent (Unix time)."""
 
@@ -37,12 +43,15 @@ class Segment:
 class Segments:
     """All of them. `end` and `streams` are what was found on opening, until the spool takes over."""
 
-    def __init__(self, folder: Path, incarnation: bytes, disk: Disk, segment_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, incarnation: bytes, disk: Disk, segment_bytes: int, prepare_bytes: int
+    ) -> None:
         self.folder = folder
         self.incarnation = incarnation
         self._seed = blocks.seed_of(incarnation)
         self._disk = disk
         self._segment_bytes = segment_bytes
+        self._zeros = bytes(prepare_bytes)
         self._fd = -1
         self._changing = threading.Lock()
         self.all: list[Segment] = []
@@ -82,8 +91,9 @@ class Segments:
             if good_again is not None:
                 raise scan.damaged(scan.at, f"what comes there is no block, but at byte {good_again} is one")
             scan.check_end(stored_at_least)
+            self.cut_bytes = scan.torn_bytes()
         self.end = scan.position
-        self.cut_bytes = last.size_bytes - scan.at
+        last.prepared_bytes = scan.at if self.cut_bytes else last.size_bytes
         last.size_bytes = scan.at
         self._fd = os.open(last.path, os.O_RDWR)
         for stream in scan.streams.values():
@@ -121,11 +131,13 @@ class Segments:
         try:
             self._disk.write(self._fd, pieces, segment.size_bytes)
         except OSError:
+            segment.prepared_bytes = 0
             try:
                 self._disk.cut(self._fd, segment.size_bytes)
             except OSError:
                 self.abandon_last()
             raise
+        self._prepare(segment, sum(map(len, pieces)))
         try:
             self._disk.sync(self._fd)
         except OSError:
@@ -134,6 +146,14 @@ class Segments:
                 self._disk.cut(self._fd, segment.size_bytes)
             self.abandon_last()
             raise
+
+    def _prepare(self, segment: Segment, written_bytes: int) -> None:
+        """Zeros behind what was just written, if it came to their end; only small groups gain by them."""
+        end = segment.size_bytes + written_bytes
+        if end > segment.prepared_bytes and written_bytes <= len(self._zeros) // 16:
+            with contextlib.suppress(OSError):  # the disk is nearly full: go on without
+                self._disk.write(self._fd, [self._zeros], end)
+                segment.prepared_bytes = end + len(self._zeros)
 
     def abandon_last(self) -> None:
         """Never write to the last segment again: the next group begins a new one."""
@@ -152,8 +172,7 @@ class Segments:
         header = blocks.encode_header(self._seed, first, 0, body)
         start = blocks.FILE_HEADER.pack(blocks.FILE_MAGIC, blocks.VERSION, self.incarnation)
         size = self._disk.replace(path, [start, header, body])
-        if self._fd >= 0:
-            os.close(self._fd)
+        self.close()
         self._fd = os.open(path, os.O_RDWR)
         with self._changing:
             # One of the same name had no records, or its write failed: the new file has taken its place.
@@ -217,4 +236,8 @@ class Segments:
         return segments[index]
 
     def close(self) -> None:
+        """Let the last segment end where its records do."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):  # zeros at the end do no harm
+                self._disk.cut(self._fd, self.all[-1].size_bytes)
         self.abandon_last()

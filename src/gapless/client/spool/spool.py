@@ -43,6 +43,7 @@ class Spool(GroupCommit):
         when_full: str = "refuse",
         block_s: float | None = None,
         segment_bytes: int = 64 << 20,
+        prepare_bytes: int = 256 << 10,
         keep_s: float = 86_400,
         linger_s: float = LINGER_S,
         disk: Disk | None = None,
@@ -51,15 +52,18 @@ class Spool(GroupCommit):
 
         `max_bytes` bounds what is on disk, sent or not; a full spool refuses records, or blocks (for
         `block_s`) until enough is sent. Segments that were sent are kept for `keep_s`, unless the bound needs
-        their space. A group that nobody waits for is written after `linger_s`.
+        their space. Without a bound, a file is longer than its records by up to `prepare_bytes` of zeros:
+        small groups are on disk sooner when they write over them. A group that nobody waits for is written
+        after `linger_s`.
         """
         room = Room(max_bytes, when_full, block_s)
         if max_bytes is not None:
             segment_bytes = max(_MIN_SEGMENT_BYTES, min(segment_bytes, max_bytes // 8))
+            prepare_bytes = 0  # it would count as well
         disk = disk or Disk()
         self._folder = Folder(Path(folder), check_source(source), disk)
         self.incarnation = self._folder.about.incarnation
-        segments = Segments(self._folder.path, self.incarnation, disk, segment_bytes)
+        segments = Segments(self._folder.path, self.incarnation, disk, segment_bytes, prepare_bytes)
         streams = Streams(self.incarnation)
         hint = self._folder.hint
         try:
