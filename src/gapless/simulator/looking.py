@@ -13,9 +13,9 @@ from gapless.wire.records import iterate_records
 ENOUGH = 1 << 20
 
 
-def records_of(log: Log) -> Iterator[Polled]:
-    """All records of a log but control records, in order."""
-    offset = log.start_offset
+def records_of(log: Log, first: int = 0) -> Iterator[Polled]:
+    """All records of a log from an offset on, but control records, in order."""
+    offset = max(first, log.start_offset)
     while offset < log.end_offset:
         view = memoryview(log.bytes_from(offset, ENOUGH))
         position = 0
