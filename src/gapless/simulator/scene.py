@@ -69,6 +69,7 @@ class Scene:
             chances = Random(self.case.seed ^ 0x1A7E)
             world.network.latency_ms = lambda: 1 if chances.getrandbits(5) else 1 + chances.getrandbits(4)
             world.journal.latency_ms = lambda: 1 + chances.getrandbits(2)
+            world.journal.answers_at_once = False
         world.flush_latency_ms = lambda node_id: 1 + self.disk_delay_ms.get(node_id, 0)
         internal = [
             TopicPlan(name, 1, min(3, self.case.brokers), {**shape.configs, "min.insync.replicas": "2"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.core.contract import Event, Propose
+from gapless.core.contract import Committed, Event, Propose
 from gapless.core.node import Node
 from gapless.storage.memory import MemoryLogStore
 
@@ -31,6 +31,8 @@ class Host:
         self.held: list[Event] = []
         """What has happened while the process was paused."""
         self.proposing: Propose | None = None
+        self.answer: Committed | None = None
+        """That its proposal is in the journal, on its way."""
 
     @property
     def serves(self) -> bool:

@@ -24,6 +24,8 @@ class Journal:
         self._world = world
         self.entries: list[list[MetadataRecord]] = []
         self.latency_ms: Callable[[], int] = lambda: 1
+        self.answers_at_once = True
+        """Whether who has proposed something knows that it is in the journal before anybody else does."""
         self.held: dict[int, bool] = {}
         """Nodes whose proposals do not reach the journal, nor its news them."""
         self.image = Image()
@@ -46,6 +48,7 @@ class Journal:
         """Bring a node up to date."""
         if not host.alive or host.life != life or host.paused or self.held.get(host.node_id):
             return
+        self._answer(host)
         if host.node.image.version < len(self.entries):
             self._world.step(host.node_id, self.news(host))
 
@@ -72,11 +75,18 @@ class Journal:
         host.proposing = None
         if proposal.expected_version == len(self.entries):
             self.append(proposal.records)
-            own = Committed(len(self.entries), proposal.records, own=True)
-            self._world.step(host.node_id, own)
+            host.answer = Committed(len(self.entries), proposal.records, own=True)
+            if self.answers_at_once:
+                self.tell(host, life)
         else:
             self.tell(host, life)
             self._world.step(host.node_id, Refused("the journal moved on", retry=True))
+
+    def _answer(self, host: Host) -> None:
+        """Tell a node that its proposal is in the journal, before anything that came later."""
+        answer, host.answer = host.answer, None
+        if answer is not None:
+            self._world.step(host.node_id, answer)
 
     def catch_up(self, host: Host, life: int) -> None:
         """A node wants to know everything before it goes on."""
@@ -85,6 +95,7 @@ class Journal:
         if self.held.get(host.node_id):
             self._world.after(AGAIN_MS, lambda: self.catch_up(host, life))
             return
+        self._answer(host)
         self._world.step(host.node_id, self.news(host))
         self._world.step(host.node_id, CaughtUp())
 

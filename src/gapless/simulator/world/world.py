@@ -97,7 +97,7 @@ class World:
         host.alive, host.paused, host.stopped = True, False, False
         host.keeps_all = host.keeps_all and keeps_all
         host.held.clear()
-        host.proposing = None
+        host.proposing = host.answer = None
         randomness = Random(self.random.getrandbits(32))
         host.node = Node(node_id, "simulated", Settings(self.settings.static), host.store, randomness)
         self.step(node_id, self.journal.news(host))
