@@ -7,6 +7,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 CHECKED := $(wildcard src tests tools benchmarks)
 
+# Whatever the user's shell says: Python keeps what it compiled. Brokers, commands and tests are thousands of
+# processes, and each would compile everything anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
