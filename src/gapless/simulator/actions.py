@@ -30,6 +30,8 @@ def succeed(scene: Scene, client: str) -> None:
     if not isinstance(before, TransactionalProducer):
         return
     name = f"{before.name}'"
+    while name in scene.clients:
+        name += "'"
     scene.clients[name] = before
     after = TransactionalProducer(
         scene, client, before.transactional_id, newer=before.newer, timeout_ms=before.timeout_ms

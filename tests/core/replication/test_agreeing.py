@@ -213,6 +213,39 @@ def test_a_follower_far_behind_begins_where_the_leaders_log_does() -> None:
     assert world.assignment().isr == (1, 2)
 
 
+def test_a_follower_begins_inside_a_batch_if_the_leaders_log_does() -> None:
+    """Records were deleted up to the middle of a batch, which the leader can only give as a whole."""
+    world = cluster(2)
+    stall(world, 2)
+    world.produce(1, "t", batch(b"a", b"b", b"c"), acks=1)
+    world.run_until(lambda: world.assignment().isr == (1,))
+    world.run(20)
+    world.partition(1).delete_records(2)
+    stall(world)
+    world.run(5000)
+    assert world.partition(2).log.start_offset == 2
+    assert ends(world) == [3, 3]
+    assert world.assignment().isr == (1, 2)
+
+
+def test_a_follower_starts_over_without_an_epoch_that_the_leader_has_forgotten() -> None:
+    """It ends where the leader's log now begins, with an epoch of which the leader keeps nothing."""
+    world = cluster(2)
+    world.produce(1, "t", batch(b"a"))
+    world.run(600)
+    stall(world, 2)
+    world.elect(1, isr=(1,))
+    world.run(20)
+    world.produce(1, "t", batch(b"b"), acks=1)
+    world.run(20)
+    world.partition(1).delete_records(1)
+    stall(world)
+    world.run(5000)
+    assert world.partition(2).log.start_offset == 1
+    assert logs(world) == [[b"b"]] * 2
+    assert world.assignment().isr == (1, 2)
+
+
 def test_a_follower_drops_what_the_leader_dropped() -> None:
     world = cluster(2)
     for value in (b"a", b"b"):

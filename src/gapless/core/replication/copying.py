@@ -15,6 +15,7 @@ from gapless.wire.transaction_records import decode_marker
 
 def copy_batches(partition: Partition, payload: memoryview) -> None:
     """Append all whole batches; what is before a broken one stays. Raises `InvalidBatch`, `LogFailed`."""
+    _begin_with_whole_batch(partition, payload)
     run: list[BatchHeader] = []
     start = position = 0
     end_offset = partition.log.end_offset
@@ -38,6 +39,20 @@ def copy_batches(partition: Partition, payload: memoryview) -> None:
     finally:
         if run:
             _append(partition, run, payload[start:position])
+
+
+def _begin_with_whole_batch(partition: Partition, payload: memoryview) -> None:
+    """An empty log is to begin inside a batch, if records were deleted up to there: take all of the batch.
+
+    Its first records stay hidden: `follow_watermark` makes the log begin where the leader's does.
+    """
+    log = partition.log
+    if log.start_offset < log.end_offset or len(payload) < HEADER_SIZE:
+        return
+    first = parse_header(payload, 0)
+    is_whole = HEADER_SIZE <= first.size_bytes <= len(payload) and is_intact(payload, first)
+    if is_whole and 0 <= first.base_offset < log.end_offset <= first.last_offset:
+        partition.truncate_to(first.base_offset)
 
 
 def _check(partition: Partition, payload: memoryview, batch: BatchHeader, end_offset: int) -> None:
@@ -123,10 +138,10 @@ def truncate_by_epoch(partition: Partition, epoch: int, end_offset: int) -> None
 
 
 def start_over(partition: Partition, leaders_start: int) -> None:
-    """What is here has nothing in common with the leader's log, or ends before it begins."""
-    log = partition.log
-    if log.end_offset > leaders_start:
-        partition.truncate_to(leaders_start)
-    if log.start_offset < leaders_start:
-        partition.delete_records(leaders_start)
+    """What is here has nothing in common with the leader's log, or ends before it begins.
+
+    Nothing stays, not even the last epoch: the leader may not know it any more, and would refuse for ever.
+    """
+    partition.truncate_to(0)
+    partition.delete_records(leaders_start)
     partition.reload()

@@ -23,13 +23,16 @@ class LogsEqual(Checker):
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self._truth: dict[Place, dict[int, Committed]] = {}
-        self._compared: dict[tuple[int, int, Place], int] = {}
+        self._compared: dict[tuple[int, int, Place], tuple[Partition, int]] = {}
 
     def on_change(self, host: Host, place: Place, replica: Partition) -> None:
         if place[0] in INTERNAL_TOPICS or self.is_excused(place):
             return  # compaction changes those; and what was lost by rights is not compared
         key = (host.node_id, host.life, place)
-        done, watermark = self._compared.get(key, 0), replica.high_watermark
+        compared, done = self._compared.get(key, (replica, 0))
+        watermark = replica.high_watermark
+        if compared is not replica:
+            done = 0  # it was moved to other brokers, and back: it begins anew
         if replica.log.end_offset < done:
             self.fail(
                 f"broker {host.node_id} gave up {place[0]}-{place[1]} from {replica.log.end_offset} on, "
@@ -38,7 +41,7 @@ class LogsEqual(Checker):
             )
         if watermark > done:
             self._compare(host, place, replica, done)
-            self._compared[key] = watermark
+            self._compared[key] = (replica, watermark)
 
     def _compare(self, host: Host, place: Place, replica: Partition, done: int) -> None:
         truth = self._truth.setdefault(place, {})

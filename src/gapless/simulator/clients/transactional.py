@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 MAX_TRIES = 12
 
+# Answers that say that nothing was decided. Who has lost its place may have decided before it did.
+NOTHING_DONE = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+
 
 @dataclass(frozen=True, slots=True)
 class Versions:
@@ -191,7 +194,7 @@ class TransactionalProducer(Client):
                 if not unsure:
                     attempt.outcome = Outcome.ABORTED
                 raise GivenUp(error.name)
-            unsure = unsure or answer is None or error is ErrorCode.REQUEST_TIMED_OUT
+            unsure = unsure or error not in NOTHING_DONE
             yield from self._try_again(error, tries)
         raise GivenUp("the end was not answered")
 
