@@ -253,8 +253,12 @@ def _in_partition_0(step: Step, topic: str) -> Step:
 def _with_a_broker_less(case: Case) -> Case:
     left = case.brokers - 1
     topics = tuple(replace(topic, replicas=min(topic.replicas, left)) for topic in case.topics)
-    steps = tuple(step for step in case.steps if left + 1 not in brokers_of(step).values())
+    steps = tuple(step for step in case.steps if not _names_broker(step, left + 1))
     return replace(case, brokers=left, topics=topics, steps=steps)
+
+
+def _names_broker(step: Step, number: int) -> bool:
+    return number in brokers_of(step).values() or number in named(step).get("replicas", ())
 
 
 def _smaller(step: Step) -> Iterator[Step]:
