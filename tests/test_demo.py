@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -98,14 +99,22 @@ def snapshot(seconds: float, acknowledged: int) -> Snapshot:
     )
 
 
-def test_the_live_view_shows_brokers_replicas_counts_and_rates() -> None:
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_the_live_view_shows_brokers_replicas_counts_and_rates(width: int) -> None:
     shown = io.StringIO()
-    console = Console(file=shown, width=100, force_terminal=False)
-    console.print(view._picture(snapshot(12.0, 800), snapshot(10.0, 400)))
+    console = Console(file=shown, width=width, force_terminal=False)
+    console.print(view._picture(snapshot(12.0, 800), snapshot(10.0, 400), width))
     text = shown.getvalue()
     for expected in ("● 1", "✗ 2", "● 3", "800", "200/s", "400", "100/s", "17", "3 –", "2 1", "seed 5"):
         assert expected in text
-    assert max(map(len, text.splitlines())) <= 100
+    assert "0 of 5 faults" in text
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    # Both columns, and all that they tell, side by side, whatever the width.
+    assert re.search(r"everyday settings +Gapless", text)
+    assert sum(line.count("/s") for line in lines) == 6
+    assert "…" not in text
+    assert text.count("of 3") == 2
 
 
 def test_when_piped_it_says_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,8 @@ class Planted:
     edits: list[str] = field(default_factory=list)
     earliest: dict[int, int] = field(default_factory=dict)
     """Offsets below these were removed by retention; a log's first record is there."""
+    aborted: dict[int, list[Record]] = field(default_factory=dict)
+    """Records that are in the log, too, behind all others, in a transaction that was aborted."""
 
     @property
     def promised(self) -> set[Name]:
@@ -68,7 +70,8 @@ class Planted:
             may_have_expired = self.earliest.get(partition, 0) > 0
             if may_have_expired and sequence < lowest.get((maker, partition), sequence + 1):
                 continue
-            found[Fault.LOST][name] += 1
+            is_torn = (maker, sequence) in self.aborted.get(partition, ())
+            found[Fault.TORN if is_torn else Fault.LOST][name] += 1
         return found
 
     @property
@@ -142,10 +145,31 @@ def _swap(planted: Planted, random: Random) -> None:
 
 def _tear(planted: Planted, random: Random) -> None:
     """What one seal promises is there in one partition, and in the others not."""
-    seal = random.choice(planted.seals) if planted.seals else []
-    for maker, partition, first, last in seal[1:]:
+    _tear_off(planted, random.choice(planted.seals)[1:] if planted.seals else [])
+
+
+def _tear_off(planted: Planted, intervals: Iterable[Interval]) -> None:
+    for maker, partition, first, last in intervals:
         gone = {(maker, sequence) for sequence in range(first, last + 1)}
         planted.logs[partition] = [each for each in planted.logs[partition] if each not in gone]
+
+
+def _abort(planted: Planted, random: Random) -> None:
+    """What one seal promises ended as it should in one partition, and in the others was aborted."""
+    seal = random.choice(planted.seals) if planted.seals else []
+    _tear_off(planted, seal[1:])
+    for maker, partition, first, last in seal[1:]:
+        records = [(maker, sequence) for sequence in range(first, last + 1)]
+        planted.aborted[partition] = [*planted.aborted.get(partition, []), *records]
+
+
+def _abort_and_repeat(planted: Planted, random: Random) -> None:
+    """An attempt that was aborted, of what is there. No fault at all."""
+    partition = random.choice(list(planted.logs))
+    log = planted.logs[partition]
+    if log:
+        at = random.randrange(len(log))
+        planted.aborted[partition] = [*planted.aborted.get(partition, []), *log[at : at + 5]]
 
 
 def _truncate(planted: Planted, random: Random) -> None:
@@ -199,9 +223,13 @@ EDITS: dict[str, Callable[[Planted, Random], None]] = {
     "repeat": _repeat,
     "swap": _swap,
     "tear": _tear,
+    "abort": _abort,
+    "abort and repeat": _abort_and_repeat,
     "truncate": _truncate,
     "drop source": _drop_source,
     "drop last seal": _drop_last_seal,
     "seal again": _seal_again,
     "expire": _expire,
 }
+HARMLESS = ("abort and repeat", "expire", "seal again", "drop last seal")
+"""Edits after which a topic is as clean as before."""

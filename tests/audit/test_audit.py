@@ -29,7 +29,7 @@ from gapless.client.formats import (
     source_header,
 )
 from gapless.errors import UsageError
-from tests.audit.planting import EDITS, Planted, clean, plant
+from tests.audit.planting import EDITS, HARMLESS, Planted, clean, plant
 from tests.audit.test_judging import named
 
 if TYPE_CHECKING:
@@ -67,6 +67,9 @@ class Bench:
         for seal in planted.seals:
             self.seal(producer, seal)
         assert producer.flush(30) == 0
+        if any(planted.aborted.values()):
+            every = ((maker, each, n) for each, log in planted.aborted.items() for maker, n in log)
+            transact(self, every, "abort")
         self.expire(planted.earliest)
 
     def producer(self, **config: object) -> confluent_kafka.Producer:
@@ -135,7 +138,7 @@ def test_hundreds_of_planted_faults_are_named_one_by_one(bench: Bench, seed: int
 @pytest.mark.parametrize("seed", range(2))
 def test_a_clean_topic_is_clean(bench: Bench, seed: int) -> None:
     random = Random(seed)
-    planted = plant(clean(random, 20, 3, 5000), random, 30, ["expire", "seal again", "drop last seal"])
+    planted = plant(clean(random, 20, 3, 5000), random, 30, HARMLESS)
     bench.fill(planted)
     report = bench.audit()
     assert (report.verdict, report.hops[0].findings, report.hops[0].doubts) == (Verdict.CLEAN, [], [])
@@ -175,6 +178,60 @@ def test_aborted_records_are_not_there_and_markers_are_no_gap(bench: Bench) -> N
     report = bench.audit()
     assert report.verdict is Verdict.CLEAN
     assert report.hops[0].counts.present == 20
+
+
+def transact(bench: Bench, records: Iterable[tuple[bytes, int, int]], end: str) -> None:
+    """Maker, partition and sequence of each, in one transaction that is committed or aborted."""
+    producer = bench.producer(**{"transactional.id": bench.topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for maker, partition, sequence in records:
+        bench.send(producer, bench.topic, partition, headers_of(maker, sequence))
+    producer.flush()
+    getattr(producer, f"{end}_transaction")(30)
+
+
+def test_what_was_promised_and_aborted_in_one_partition_is_torn(bench: Bench) -> None:
+    """Committed for its producer, and in partition 0; in partition 1 it ended the other way, but for two
+    records that were lost on top of it."""
+    bench.make(bench.topic, 2)
+    bench.make(bench.ledger)
+    transact(bench, [(A, each, n) for each in (0, 1) for n in range(5)], "commit")
+    transact(bench, [(A, 0, n) for n in range(5, 10)], "commit")
+    transact(bench, [(A, 1, n) for n in (5, 6, 8)], "abort")
+    transact(bench, [(A, 1, 10), (B, 1, 0)], "commit")
+    transact(bench, [(B, 1, 1)], "abort")  # nobody promised it
+    sealer = bench.producer()
+    bench.seal(sealer, [(A, 0, 0, 9), (A, 1, 0, 10)])
+    bench.seal(sealer, [(B, 1, 0, 0)])
+    sealer.flush()
+    report = bench.audit()
+    (hop,) = report.hops
+    assert report.verdict is Verdict.FINDINGS
+    assert {(each.fault, each.partition, each.which, each.first_offset) for each in hop.findings} == {
+        (Fault.TORN, 1, "5 to 6", 6),  # five records and the marker before them
+        (Fault.TORN, 1, "8", 8),
+        (Fault.LOST, 1, "7", 4),
+        (Fault.LOST, 1, "9", 4),
+    }
+    assert (hop.counts.torn, hop.counts.lost, hop.counts.present) == (3, 2, 17)
+    torn = next(each for each in hop.findings if each.which == "5 to 6")
+    assert torn.first_ms is not None
+    assert f"torn: a (61616161) {bench.topic}-1 5 to 6, aborted at offsets 6 to 7, " in str(torn)
+
+
+def test_an_attempt_that_was_aborted_does_not_make_a_loss_of_what_came_again(bench: Bench) -> None:
+    """Beside a real loss: only what nobody can read is torn."""
+    bench.make(bench.topic)
+    bench.make(bench.ledger)
+    transact(bench, [(A, 0, n) for n in range(10)], "abort")
+    transact(bench, [(A, 0, n) for n in range(9)], "commit")
+    transact(bench, [(A, 0, 11)], "commit")
+    sealer = bench.producer()
+    bench.seal(sealer, [(A, 0, 0, 11)])
+    sealer.flush()
+    (hop,) = bench.audit().hops
+    assert {(each.fault, each.which) for each in hop.findings} == {(Fault.TORN, "9"), (Fault.LOST, "10")}
 
 
 def test_what_is_behind_an_open_transaction_is_neither_lost_nor_clean(bench: Bench) -> None:

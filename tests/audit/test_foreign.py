@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import TopicPartition as Place
+from delta.tables import DeltaTable
 
-from gapless.audit import Fault, Report, Verdict
+from gapless.audit import Counts, Fault, Report, Verdict
 from gapless.audit.auditing import audit
 from gapless.audit.carried import Matching
 from gapless.audit.tables import SinkSpec
 from gapless.errors import UsageError
-from tests.audit.test_audit import Bench
+from tests.audit.test_audit import A, Bench, transact
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,6 +68,22 @@ def test_a_hash_knows_where_the_key_ends(bench: Bench) -> None:
     assert report.hops[0].counts.present == 5
 
 
+def test_offsets_that_hold_nothing_leave_a_doubt(bench: Bench) -> None:
+    assert audited(bench, Matching()).hops[0].doubts == [f"{bench.topic} holds no record"]
+    send(bench, [(None, b"x", 0)] * 10)
+    report = audited(bench, Matching())
+    assert (report.verdict, report.hops[0].counts.present) == (Verdict.CLEAN, 10)
+    # Aborted or not, a transaction's end takes an offset, and its records are there for who wants them.
+    transact(bench, [(A, 0, n) for n in range(3)], "abort")
+    transact(bench, [(A, 1, 0)], "commit")
+    report = audited(bench, Matching())
+    assert report.verdict is Verdict.UNKNOWN
+    assert report.hops[0].counts.present == 14
+    where = f"({bench.topic}-0 8, {bench.topic}-1 6)"
+    said = f"2 offsets hold no record: transactions end there, or records are gone {where}"
+    assert report.hops[0].doubts == [said]
+
+
 def test_windows_with_too_few_or_too_many_rows_are_named(
     bench: Bench, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -86,6 +104,47 @@ def test_windows_with_too_few_or_too_many_rows_are_named(
     assert hop.notes == ["9 windows of 1 minute are compared, 1 are not whole"]
     with pytest.raises(UsageError, match="cannot count"):
         audited(bench, Matching(window="1 minute", sink_time="nowhere"), f"parquet:{tmp_path / 'table'}")
+
+
+def windows_of(bench: Bench, sink: str, time: str) -> tuple[list[tuple[Fault, int]], Counts]:
+    """Each finding with its minute, and the counts."""
+    (hop,) = audited(bench, Matching(window="1 minute", sink_time=time), sink).hops
+    found = [(each.fault, ((each.first_ms or 0) - BEGIN_MS) // MINUTE_MS) for each in hop.findings]
+    return found, hop.counts
+
+
+def test_windows_that_the_sinks_own_retention_took_have_expired(bench: Bench) -> None:
+    send(bench, [(None, b"x", minute) for minute in range(10) for _ in range(6)])
+    copy = f"{bench.topic}-copy"
+    bench.make(copy)
+    producer = bench.producer()
+    for minute in (each for each in range(10) for _ in range(6)):
+        if minute != 8:
+            producer.produce(copy, b"x", timestamp=BEGIN_MS + minute * MINUTE_MS)
+    producer.flush()
+    assert windows_of(bench, f"kafka:{copy}", "timestamp")[0] == [(Fault.LOST, 8)]
+    # Up to the middle of minute 4.
+    for answer in bench.admin.delete_records([Place(copy, 0, 4 * 6 + 3)]).values():
+        answer.result(30)
+    found, counts = windows_of(bench, f"kafka:{copy}", "timestamp")
+    assert found == [(Fault.LOST, 8)]
+    assert (counts.expired, counts.lost, counts.promised) == (24, 6, 48)
+
+
+def test_windows_that_were_deleted_from_a_table_have_expired(
+    bench: Bench, spark: SparkSession, tmp_path: Path
+) -> None:
+    send(bench, [(None, b"x", minute) for minute in range(10) for _ in range(6)])
+    path = str(tmp_path / "table")
+    rows = [(BEGIN_MS // 1000 + 60 * minute,) for minute in range(10) for _ in range(6) if minute != 6]
+    table = spark.createDataFrame(rows, "s long").selectExpr("timestamp_seconds(s) AS made_at")
+    table.write.format("delta").save(path)
+    assert windows_of(bench, f"delta:{path}", "made_at")[0] == [(Fault.LOST, 6)]
+    begin = f"timestamp_millis({BEGIN_MS + 3 * MINUTE_MS})"
+    DeltaTable.forPath(spark, path).delete(f"made_at < {begin}")
+    found, counts = windows_of(bench, f"delta:{path}", "made_at")
+    assert found == [(Fault.LOST, 6)]
+    assert (counts.expired, counts.lost) == (18, 6)
 
 
 def test_without_a_record_to_compare_nothing_is_clean(bench: Bench) -> None:

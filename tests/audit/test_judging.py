@@ -12,11 +12,11 @@ from gapless.audit import Fault, Hop, Report, Verdict
 from gapless.audit.cluster import Ends
 from gapless.audit.judging import Held, Promised, Streams, judge_topic
 from gapless.audit.reading import gathered
-from gapless.audit.stretches import as_set
+from gapless.audit.stretches import Stretches, as_set, no_stretches
 from gapless.audit.tally import Tally
 from gapless.client.formats import sequence_header, source_header
 from gapless.pipeline.dedup.runs import Runs, no_runs
-from tests.audit.planting import EDITS, Name, Planted, clean, plant
+from tests.audit.planting import EDITS, HARMLESS, Name, Planted, clean, plant
 
 A, B = (source_header(name, name.encode() * 8) for name in "ab")
 
@@ -44,7 +44,7 @@ def test_each_kind_of_edit_alone(kind: str, seed: int) -> None:
 def test_nothing_is_found_in_a_clean_topic(seed: int) -> None:
     random = Random(seed)
     planted = clean(random, random.randrange(1, 6), random.randrange(1, 4), random.randrange(1, 300))
-    plant(planted, random, random.randrange(8), ["expire", "seal again", "drop last seal"])
+    plant(planted, random, random.randrange(8), HARMLESS)
     hop = judged(planted)
     assert not hop.counts.faults
     assert not hop.findings
@@ -137,7 +137,13 @@ def judged(
     promised.repaired = _runs(repaired or [], streams)
     there = _held(planted, streams, offsets or {}, high or {})
     return judge_topic(
-        "orders", streams, promised, there, pending=_runs(pending or [], streams), compacted=compacted
+        "orders",
+        streams,
+        promised,
+        there,
+        pending=_runs(pending or [], streams),
+        compacted=compacted,
+        aborted=_aborted(planted, streams),
     )
 
 
@@ -146,6 +152,20 @@ def _runs(intervals: list[tuple[bytes, int, int, int]], streams: Streams) -> Run
         return no_runs()
     rows = [(streams.key(maker, partition), first, last) for maker, partition, first, last in intervals]
     return as_set(Runs(*(pa.array(column).to_numpy() for column in zip(*rows, strict=True))))
+
+
+def _aborted(planted: Planted, streams: Streams) -> Stretches:
+    """What was promised, and is in the log and not among what its readers see."""
+    promised = planted.promised
+    hidden = {
+        partition: [
+            (maker, sequence)
+            for maker, sequence in log
+            if (maker, sequence) not in planted.logs[partition] and (maker, partition, sequence) in promised
+        ]
+        for partition, log in planted.aborted.items()
+    }
+    return _held(Planted(hidden, []), streams, {}, {}).held if hidden else no_stretches()
 
 
 def _held(planted: Planted, streams: Streams, offsets: dict[int, list[int]], high: dict[int, int]) -> Held:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -9,23 +10,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import TopicPartition as Place
+from delta.tables import DeltaTable
 
 from gapless.audit import Fault, Report, Verdict
 from gapless.audit.auditing import audit
-from gapless.audit.carried import Matching, Topic, judge_sink
+from gapless.audit.carried import Matching, Sink, Topic, judge_sink
 from gapless.audit.cluster import Ends
 from gapless.audit.reading import Reader
 from gapless.audit.tables import SinkSpec, jdbc_options
+from gapless.client.formats import source_header
 from gapless.errors import UsageError
 from gapless.pipeline.lag import SourceGroup
 from gapless.pipeline.progress import TopicPartition
 from gapless.pipeline.properties import client_properties
 from tests.audit.planting import Name, Planted, clean
-from tests.audit.test_audit import A, B, Bench, headers_of
+from tests.audit.test_audit import A, B, Bench, headers_of, transact
 from tests.audit.test_judging import named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture
@@ -136,9 +141,118 @@ def test_an_aborted_record_in_a_table_is_named(bench: Bench, spark: SparkSession
     rows = [(0, offset) for offset in (0, 1, 2, 5, 6, 8, 9, 10, 100)]
     spark.createDataFrame(rows, "partition int, offset long").write.parquet(path)
     hop = audited(bench, spark, f"parquet:{path}").hops[1]
-    found = [(each.partition, each.first, each.last) for each in hop.findings if each.fault is Fault.ABORTED]
-    assert found == [(0, 5, 6)]
+    (found,) = (each for each in hop.findings if each.fault is Fault.ABORTED)
+    assert (found.source, found.partition, found.which) == ("b", 0, "1 to 2")
+    assert (found.first_offset, found.last_offset, found.records) == (5, 6, 2)
+    assert found.first_ms is not None
     assert hop.counts.aborted == 2
+
+
+def test_an_aborted_record_in_another_topic_is_named(bench: Bench, spark: SparkSession) -> None:
+    """By its identity: it is nowhere among the topic's committed records, and somewhere among the others."""
+    bench.fill(Planted({0: [(A, 0), (A, 1)]}, [[(A, 0, 0, 1)]]))
+    transact(bench, [(B, 0, 0), (B, 0, 1)], "abort")
+    copy = f"{bench.topic}-copy"
+    bench.make(copy)
+    producer = bench.producer()
+    stranger = source_header("elsewhere", b"12345678")
+    for maker, number in ((A, 0), (A, 1), (B, 1), (stranger, 7)):
+        bench.send(producer, copy, 0, headers_of(maker, number))
+    producer.flush()
+    hop = audited(bench, spark, f"kafka:{copy}").hops[1]
+    assert [(each.fault, each.source, each.which, each.first_offset) for each in hop.findings] == [
+        (Fault.ABORTED, "b", "1", 3)
+    ]
+    assert (hop.counts.promised, hop.counts.present, hop.counts.aborted) == (2, 2, 1)
+    assert hop.notes == [f"1 rows are of no record that {bench.topic} holds"]
+
+
+def test_what_a_sinks_topic_holds_only_in_an_aborted_transaction_is_torn(
+    bench: Bench, spark: SparkSession
+) -> None:
+    bench.fill(Planted({0: [(A, n) for n in range(10)]}, [[(A, 0, 0, 9)]]))
+    copy = Bench(spark, bench.bootstrap)
+    copy.make(copy.topic, 2)
+    transact(copy, [(A, n % 2, n) for n in range(4)], "commit")
+    transact(copy, [(A, 0, 4), (A, 0, 5), (A, 0, 6)], "abort")
+    transact(copy, [(A, 1, 6), (A, 1, 8), (A, 1, 9)], "commit")
+    hop = audited(bench, spark, f"kafka:{copy.topic}").hops[1]
+    assert {(each.fault, each.which) for each in hop.findings} == {(Fault.TORN, "4 to 5"), (Fault.LOST, "7")}
+    assert (hop.counts.torn, hop.counts.lost) == (2, 1)
+
+
+def test_what_may_be_behind_an_open_transaction_of_a_sinks_topic_is_not_lost(
+    bench: Bench, spark: SparkSession
+) -> None:
+    bench.fill(Planted({0: [(A, 0), (A, 1)]}, [[(A, 0, 0, 1)]]))
+    copy = f"{bench.topic}-copy"
+    bench.make(copy)
+    producer = bench.producer()
+    bench.send(producer, copy, 0, headers_of(A, 0))
+    producer.flush()
+    holding = bench.producer(**{"transactional.id": copy})
+    holding.init_transactions(30)
+    holding.begin_transaction()
+    bench.send(holding, copy, 0, headers_of(B, 0))
+    holding.flush()
+    bench.send(producer, copy, 0, headers_of(A, 1))
+    producer.flush()
+    report = audited(bench, spark, f"kafka:{copy}")
+    assert report.verdict is Verdict.UNKNOWN
+    assert (report.hops[1].counts.hidden, report.hops[1].counts.lost) == (1, 0)
+    assert "behind a transaction" in report.hops[1].doubts[0]
+    holding.abort_transaction(30)
+    assert audited(bench, spark, f"kafka:{copy}").verdict is Verdict.CLEAN
+
+
+def test_a_row_of_a_record_that_expired_is_no_second_row_of_another(
+    bench: Bench, spark: SparkSession
+) -> None:
+    """Each partition counts from 0, and the rows do not say of which they are."""
+    bench.make(bench.topic, 2)
+    bench.make(bench.ledger)
+    producer = bench.producer()
+    copy = f"{bench.topic}-copy"
+    bench.make(copy)
+    for partition in (0, 1):
+        for number in range(6):
+            bench.send(producer, bench.topic, partition, headers_of(A, number))
+            bench.send(producer, copy, 0, headers_of(A, number))
+    bench.send(producer, copy, 0, headers_of(A, 5))
+    bench.seal(producer, [(A, 0, 0, 5), (A, 1, 0, 5)])
+    producer.flush()
+    bench.expire({0: 4})
+    hop = audited(bench, spark, f"kafka:{copy}").hops[1]
+    assert (hop.counts.duplicated, hop.counts.lost) == (1, 0)
+    assert [each.which for each in hop.findings] == ["5"]
+
+
+def test_what_was_deleted_from_a_table_has_expired(bench: Bench, spark: SparkSession, tmp_path: Path) -> None:
+    bench.make(bench.topic)
+    bench.make(bench.ledger)
+    producer, now_ms = bench.producer(), time.time_ns() // 1_000_000
+    for number in range(10):
+        headers, time_ms = headers_of(A, number), now_ms - (10 - number) * HOUR_MS
+        producer.produce(bench.topic, b"x", partition=0, headers=headers, timestamp=time_ms)
+    bench.seal(producer, [(A, 0, 0, 9)])
+    producer.flush()
+    path = str(tmp_path / "table")
+    rows = records(bench, spark).select("partition", "offset")
+    rows.filter("offset <> 7").write.format("delta").save(path)
+    assert audited(bench, spark, f"delta:{path}").hops[1].counts.lost == 1
+    DeltaTable.forPath(spark, path).delete("offset < 4")
+    hop = audited(bench, spark, f"delta:{path}").hops[1]
+    assert (hop.counts.expired, hop.counts.lost) == (4, 1)
+    assert [each.which for each in hop.findings] == ["7"]
+    # A folder of files does not tell; but its owner may.
+    rows.filter("offset > 4").write.parquet(path + "-files")
+    assert audited(bench, spark, f"parquet:{path}-files").hops[1].counts.lost == 5
+    hop = audited(bench, spark, f"parquet:{path}-files", Matching(kept_s=8.5 * 3600)).hops[1]
+    assert (hop.counts.expired, hop.counts.lost) == (2, 3)
+    DeltaTable.forPath(spark, path).delete("true")
+    report = audited(bench, spark, f"delta:{path}")
+    assert report.verdict is Verdict.UNKNOWN
+    assert report.hops[1].doubts == [f"nothing is left in delta:{path} of what {bench.topic} holds"]
 
 
 def test_a_sink_that_does_not_tell_of_which_records_its_rows_are_is_refused(
@@ -236,8 +350,9 @@ def test_what_retention_took_while_a_sink_was_compared_was_not_aborted(
     before = {0: Ends(0, 10, 10)}
     bench.expire({0: 5})
     stale = Topic(bench.topic, reader.records(bench.topic, before), before)
-    assert judge_sink("table", stale, rows, Matching()).counts.aborted == 5
-    hop = judge_sink("table", stale._replace(earliest_now=lambda: {0: 5}), rows, Matching())
+    sink = Sink("table", rows)
+    assert judge_sink(stale, sink, Matching()).counts.aborted == 5
+    hop = judge_sink(stale._replace(earliest_now=lambda: {0: 5}), sink, Matching())
     assert (hop.counts.aborted, hop.findings, hop.counts.present) == (0, [], 5)
 
 

@@ -101,9 +101,11 @@ def test_without_promises_nobody_can_tell(spark: SparkSession, gapless: Gapless,
 def test_usage(gapless: Gapless) -> None:
     for options, said in (
         (["--where", "true"], "--sink: name one"),
-        (["--foreign"], "--foreign needs a --sink"),
         (["--sink", "delta:x", "--window", "5 minutes"], "--window and --sink-time go together"),
-        (["--watch", "--by", "key"], "--watch looks at promises"),
+        (["--watch", "--foreign"], "--watch goes by promises"),
+        (["--watch", "--sink", "kafka:x", "--by", "key"], "--watch compares by offset or identity"),
+        (["--sink-keeps", "7d"], "--sink: name one"),
+        (["--sink", "kafka:x", "--sink-keeps", "long"], "is no duration"),
         (["--metrics-port", "9400"], "go with --watch"),
         (["--html", "no/such/folder/page.html"], "there is no folder no/such/folder"),
         (["--sink", "mysql:x"], "names no sink"),

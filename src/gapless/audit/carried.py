@@ -1,17 +1,18 @@
 """The hop from a topic to a sink: is each record that the topic holds in the sink, once?
 
 Rows of a sink tell which record they are of: by its offset, by its identity (in the headers that they kept),
-or by what they contain. It is a join in Spark; records that do not fit are made intervals there, too.
+or by what they contain. It is a join in Spark; what the join says of records, `naming.py` makes a hop of.
 A record that the topic holds twice is one record: a sink without duplicates has it once, by either offset.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.audit.findings import Counts, Fault, Finding, Hop
-from gapless.audit.judging import MOST_FINDINGS, unnamed
+from gapless.audit.findings import Hop
+from gapless.audit.naming import NAME, NOBODY, hop_of
 from gapless.errors import UsageError
 from gapless.pipeline.failures import cause_of
 from gapless.pipeline.identity import identity
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
     from gapless.audit.cluster import Ends
 
 OFFSET, IDENTITY, KEY, HASH = "offset", "identity", "key", "hash"
-NOBODY = "(no identity)"
-"""What stands for the source of records that have none. Their numbers are offsets."""
-_NAME = ("source", "incarnation", "partition", "number")
-_COUNTED = ("present", "lost", "pending", "duplicated", "expired")
-_SUMMED = ("promised", *_COUNTED, "unknown", "offsets_there")
 _KEY = "CAST(key AS BINARY)"
 _VALUE = "CAST(value AS BINARY)"
 # With the lengths before them, so that it is known where the key ends, and null is not empty.
@@ -36,6 +32,7 @@ SAME_BY = {
     HASH: f"sha2(concat(CAST({_LENGTHS} AS BINARY), coalesce({_KEY}, X''), coalesce({_VALUE}, X'')), 256)",
 }
 """What the words stand for, in SQL."""
+ALWAYS_MS = 2**62
 
 
 class Matching(NamedTuple):
@@ -53,6 +50,23 @@ class Matching(NamedTuple):
     """Instead of one by one, records and rows are counted in windows of this length, e.g. `5 minutes`."""
     sink_time: str | None = None
     """The sink's column of the records' time, for windows."""
+    kept_s: float | None = None
+    """How long the sink keeps rows: what is older, and not there, has expired."""
+
+
+class Sink(NamedTuple):
+    """What a sink holds, and what may keep it from showing more."""
+
+    name: str
+    rows: DataFrame
+    begins_ms: int | None = None
+    """Its retention has taken rows from before this time. None: it is not known to have taken any."""
+    is_deleted_from: bool = False
+    """Somebody has deleted rows: what is older than the oldest that is left may be among them."""
+    is_open: bool = False
+    """A topic, in which a transaction has not ended: what is missing may be behind it."""
+    with_aborted: Callable[[], DataFrame] | None = None
+    """A topic's rows, with those of aborted transactions among them."""
 
 
 class Topic(NamedTuple):
@@ -66,48 +80,78 @@ class Topic(NamedTuple):
     compacted: bool = False
     earliest_now: Callable[[], Mapping[int, int]] | None = None
     """Asks where partitions begin: retention may have gone on since `ends` were asked."""
+    with_aborted: Callable[[], DataFrame] | None = None
+    """Its records, with those of aborted transactions among them. None: there are no such."""
 
 
-def judge_sink(
-    name: str, topic: Topic, rows: DataFrame, matching: Matching, *, begins_ms: int | None = None
-) -> Hop:
-    """Compare a sink's rows with a topic's records.
-
-    `begins_ms`: retention has taken what the sink had from before that time.
-    """
+def judge_sink(topic: Topic, sink: Sink, matching: Matching) -> Hop:
+    """Compare a sink's rows with a topic's records."""
     from pyspark.errors import PySparkException
 
-    by = matching.by or _what_rows_tell(name, rows)
+    by = matching.by or what_rows_tell(sink.name, sink.rows.columns)
+    judge = _judge_by_offset if by == OFFSET else _judge_by_key
     try:
-        told = _told(topic, matching)
-        if by == OFFSET:
-            compared, within = _by_offset(told, rows, topic), _within(rows, topic)
-        else:
-            compared, within = _by_key(told, rows, by, matching), None
-        return _judged(name, topic, _without_expired(compared, begins_ms), within)
+        return judge(topic, sink, matching, by)
     except PySparkException as error:
-        raise UsageError(f"cannot compare {topic.name} with {name}: {cause_of(error)}") from None
+        raise UsageError(f"cannot compare {topic.name} with {sink.name}: {cause_of(error)}") from None
 
 
-def _what_rows_tell(name: str, rows: DataFrame) -> str:
-    columns = set(rows.columns)
-    if {"partition", "offset"} <= columns:
+def what_rows_tell(name: str, columns: Sequence[str]) -> str:
+    if {"partition", "offset"} <= set(columns):
         return OFFSET
     if "headers" in columns:
         return IDENTITY
     raise UsageError(
-        f"{name} does not tell of which records its rows are (its columns: {', '.join(rows.columns)}): keep "
+        f"{name} does not tell of which records its rows are (its columns: {', '.join(columns)}): keep "
         "`partition` and `offset`, or `headers`, of the records in it, or say how to compare with --by"
     )
 
 
-def _told(topic: Topic, matching: Matching) -> DataFrame:
-    """Records that the sink should have, with a name for each: source, incarnation, partition and number."""
+def _judge_by_offset(topic: Topic, sink: Sink, matching: Matching, _: str) -> Hop:
+    rows = _offsets(sink.rows, topic)
+    compared = _by_offset(_told(topic, matching), rows)
+    within = None if topic.compacted else rows.filter(_was_read(topic)).distinct()
+
+    def aborted(offsets_there: int, _: int) -> DataFrame | None:
+        """Offsets of rows at which readers of committed records find nothing, if there are any."""
+        if within is None or within.count() == offsets_there:
+            return None
+        visible = topic.records.select("partition", "offset")
+        every = named(topic.records if topic.with_aborted is None else topic.with_aborted())
+        return within.join(visible, ["partition", "offset"], "left_anti").join(
+            every, ["partition", "offset"], "left"
+        )
+
+    return hop_of(topic, sink.name, _states(compared, sink, matching), aborted)
+
+
+def _judge_by_key(topic: Topic, sink: Sink, matching: Matching, by: str) -> Hop:
+    of_record, of_row = _keys(by, matching, sink.rows)
+    told = _told(topic, matching).withColumn("same_by", of_record)
+    spare = _spare(told, topic) if by == IDENTITY and "partition" not in sink.rows.columns else None
+    compared = _by_key(told, sink.rows.select(of_row.alias("same_by")), matching, spare)
+
+    def aborted(_: int, strange: int) -> DataFrame | None:
+        """Records of aborted transactions, of which there are rows."""
+        if by != IDENTITY or topic.with_aborted is None or not strange:
+            return None
+        rows = compared.filter("strange > 0").select("same_by")
+        every = named(topic.with_aborted()).withColumn("same_by", of_record)
+        return every.join(rows, "same_by").dropDuplicates(["same_by"])
+
+    states = _states(compared, sink, matching)
+    hop = hop_of(topic, sink.name, states, aborted)
+    if hop.counts.lost and sink.with_aborted is not None:
+        written = sink.with_aborted().select(of_row.alias("same_by")).distinct()
+        hop = hop_of(topic, sink.name, _with_torn(states, written), aborted)
+    return hop
+
+
+def named(records: DataFrame) -> DataFrame:
+    """With a name for each: source, incarnation, partition and number; and its time."""
     from pyspark.sql import functions as sf
 
-    named = topic.records.withColumns({"id": identity("headers"), "due": is_due(topic)})
-    asked = named if matching.where is None else named.filter(matching.where)
-    return asked.withColumns(
+    return records.withColumn("id", identity("headers")).withColumns(
         {
             "source": sf.coalesce("id.source", sf.lit(NOBODY)),
             "incarnation": sf.coalesce("id.incarnation", sf.lit(b"")),
@@ -115,6 +159,12 @@ def _told(topic: Topic, matching: Matching) -> DataFrame:
             "ms": sf.unix_millis("timestamp"),
         }
     )
+
+
+def _told(topic: Topic, matching: Matching) -> DataFrame:
+    """Records that the sink should have, and whether they must have come there."""
+    due = topic.records.withColumn("due", is_due(topic))
+    return named(due if matching.where is None else due.filter(matching.where))
 
 
 def is_due(topic: Topic) -> Column:
@@ -129,25 +179,13 @@ def is_due(topic: Topic) -> Column:
     return due
 
 
-def _without_expired(compared: DataFrame, begins_ms: int | None) -> DataFrame:
-    """With a column of how many the sink may have had, and has no more: they are not due."""
+def _by_offset(told: DataFrame, rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as sf
 
-    if begins_ms is None:
-        return compared.withColumn("expired", sf.lit(0))
-    # A sink's record is written after the topic's, so it is never older.
-    gone = sf.when(sf.col("ms") <= begins_ms, sf.greatest(sf.col("due") - sf.col("there"), sf.lit(0)))
-    expired = sf.coalesce(gone, sf.lit(0))
-    return compared.withColumns({"expired": expired, "due": sf.col("due") - expired})
-
-
-def _by_offset(told: DataFrame, rows: DataFrame, topic: Topic) -> DataFrame:
-    from pyspark.sql import functions as sf
-
-    there = _offsets(rows, topic).groupBy("partition", "offset").agg(sf.count("*").alias("rows"))
+    there = rows.groupBy("partition", "offset").agg(sf.count("*").alias("rows"))
     joined = told.join(there, ["partition", "offset"], "left")
     return (
-        joined.groupBy(*_NAME)
+        joined.groupBy(*NAME)
         .agg(
             sf.sum(sf.coalesce("rows", sf.lit(0))).alias("there"),
             sf.count("rows").alias("offsets_there"),
@@ -155,7 +193,7 @@ def _by_offset(told: DataFrame, rows: DataFrame, topic: Topic) -> DataFrame:
             sf.min("ms").alias("ms"),
             sf.max("due").cast("int").alias("due"),
         )
-        .withColumn("expected", sf.lit(1))
+        .withColumns({"expected": sf.lit(1), "strange": sf.lit(0), "spare": sf.lit(0)})
     )
 
 
@@ -167,43 +205,70 @@ def _offsets(rows: DataFrame, topic: Topic) -> DataFrame:
     return own.select(sf.col("partition").cast("int"), sf.col("offset").cast("long"))
 
 
-def _within(rows: DataFrame, topic: Topic) -> DataFrame | None:
-    """The different offsets of the sink's rows, as far as the topic was read. None: they tell nothing."""
+def _was_read(topic: Topic) -> Column:
+    """Whether a row's offset is one that was read: what retention took is older, what came since newer."""
     from pyspark.sql import functions as sf
 
-    if topic.compacted:
-        return None
     within = sf.lit(False)
     for partition, ends in topic.ends.items():
-        # What retention took is older, and what came since this audit began is newer.
         read = (sf.col("offset") >= ends.earliest) & (sf.col("offset") < ends.end)
         within = within | ((sf.col("partition") == partition) & read)
-    return _offsets(rows, topic).filter(within).distinct()
+    return within
 
 
-def _by_key(told: DataFrame, rows: DataFrame, by: str, matching: Matching) -> DataFrame:
+def _by_key(told: DataFrame, rows: DataFrame, matching: Matching, spare: DataFrame | None) -> DataFrame:
     from pyspark.sql import functions as sf
 
-    of_record, of_row = _keys(by, matching, rows)
     # What is equal goes to one task at once: all that follows happens there.
-    together = told.withColumn("same_by", of_record).repartition("same_by")
-    once = together.groupBy("same_by", *_NAME).agg(
-        sf.min("offset").alias("offset"), sf.min("ms").alias("ms"), sf.max("due").cast("int").alias("due")
+    once = (
+        told.repartition("same_by")
+        .groupBy("same_by", *NAME)
+        .agg(
+            sf.min("offset").alias("offset"), sf.min("ms").alias("ms"), sf.max("due").cast("int").alias("due")
+        )
     )
-    first = [sf.min_by(name, "offset").alias(name) for name in (*_NAME, "ms")]
+    first = [sf.min_by(name, "offset").alias(name) for name in (*NAME, "ms")]
     counted = (sf.count("*"), sf.sum("due")) if not matching.one_per_key else (sf.lit(1), sf.max("due"))
     records = once.groupBy("same_by").agg(
         *first, sf.min("offset").alias("offset"), counted[0].alias("expected"), counted[1].alias("due")
     )
-    there = rows.select(of_row.alias("same_by")).groupBy("same_by").agg(sf.count("*").alias("there"))
+    if spare is not None:
+        records = records.join(sf.broadcast(spare), ["source", "incarnation"], "left")
+    there = rows.filter("same_by IS NOT NULL").groupBy("same_by").agg(sf.count("*").alias("there"))
+    spared = "coalesce(cut - size(filter(lows, low -> low <= number)), cut)" if spare is not None else "0"
     # Null is equal to nothing: a record that has no such key is not compared.
-    return records.join(there, "same_by", "left").withColumns(
+    return records.join(there, "same_by", "full").withColumns(
         {
             "there": sf.when(sf.col("same_by").isNull(), None).otherwise(sf.coalesce("there", sf.lit(0))),
+            "strange": sf.expr("IF(expected IS NULL, there, 0)"),
+            "expected": sf.coalesce("expected", sf.lit(0)),
+            "due": sf.coalesce("due", sf.lit(0)),
             # Which of several equal ones is missing, nobody can say.
             "partition": sf.expr("IF(expected > 1 AND there BETWEEN 1 AND expected - 1, -1, partition)"),
+            "source": sf.coalesce("source", sf.lit(NOBODY)),
             "offsets_there": sf.lit(0),
+            "spare": sf.expr(spared),
         }
+    )
+
+
+def _spare(told: DataFrame, topic: Topic) -> DataFrame | None:
+    """By maker: in how many partitions that retention has cut, and from which number on, it is still there.
+
+    A number is given in each partition. Where rows do not tell theirs, one whose record has expired must not
+    be taken for a second row of another's.
+    """
+    from pyspark.sql import functions as sf
+
+    cut = [partition for partition, ends in topic.ends.items() if ends.earliest > 0]
+    if not cut:
+        return None
+    lows = told.groupBy("source", "incarnation", "partition").agg(sf.min("number").alias("low"))
+    is_cut = sf.col("partition").isin(cut)
+    return (
+        lows.groupBy("source", "incarnation")
+        .agg(sf.collect_list(sf.when(is_cut, sf.col("low"))).alias("lows"))
+        .withColumn("cut", sf.lit(len(cut)))
     )
 
 
@@ -221,123 +286,52 @@ def _keys(by: str, matching: Matching, rows: DataFrame) -> tuple[Column, Column]
     return sf.expr(own), sf.expr(matching.sink_by or own)
 
 
-def _judged(name: str, topic: Topic, compared: DataFrame, within: DataFrame | None) -> Hop:
+def _states(compared: DataFrame, sink: Sink, matching: Matching) -> DataFrame:
+    """What is true of each record that was compared, as counts."""
     from pyspark.sql import functions as sf
 
-    states = compared.withColumns(
+    missing = "greatest(due - there, 0)"
+    begins_ms = _begin_of(compared, sink, matching)
+    # A sink's record is written after the topic's, so it is never older.
+    gone = "0" if begins_ms is None else f"IF(ms <= {begins_ms}, {missing}, 0)"
+    left = compared.withColumn("expired", sf.expr(gone)).withColumn("due", sf.expr("due - expired"))
+    return left.withColumns(
         {
-            "lost": sf.greatest(sf.col("due") - sf.col("there"), sf.lit(0)),
+            "lost": sf.lit(0) if sink.is_open else sf.expr(missing),
+            "hidden": sf.expr(missing) if sink.is_open else sf.lit(0),
+            "torn": sf.lit(0),
             "pending": sf.expr("greatest(expected - expired - greatest(there, due), 0)"),
-            "duplicated": sf.greatest(sf.col("there") - sf.col("expected"), sf.lit(0)),
+            "duplicated": sf.expr("greatest(there - strange - expected - spare, 0)"),
             "present": sf.least(sf.coalesce("there", sf.lit(0)), "expected"),
         }
     )
-    hop = Hop(f"{topic.name} → {name}")
-    condensed = _condensed(states).persist()
-    try:
-        by_source = condensed.groupBy("source").agg(*(sf.sum(each).alias(each) for each in _SUMMED))
-        unknown = offsets_there = 0
-        for row in by_source.collect():
-            hop.sources[row.source] = Counts(**{each: row[each] for each in ("promised", *_COUNTED)})
-            unknown += row.unknown
-            offsets_there += row.offsets_there
-        faulty = condensed.filter("named IS NOT NULL").select("source", "named.*", *_COUNTED)
-        for fault in (Fault.LOST, Fault.DUPLICATED):
-            if getattr(hop.counts, fault.value):
-                hop.findings += _findings(fault, topic.name, faulty, fault.value)
-    finally:
-        condensed.unpersist()
-    # Offsets of rows at which readers of committed records find nothing, if there are any.
-    if within is not None and within.count() != offsets_there:
-        _add_aborted(hop, topic, within)
-    if unknown:
-        hop.doubts.append(f"{unknown:,} records of {topic.name} have nothing to be compared by")
-    if not hop.counts.promised:
-        hop.doubts.append(f"{topic.name} holds no record that should be in {name}")
-    hop.unnamed_findings = unnamed(hop)
-    return hop
 
 
-def _condensed(states: DataFrame) -> DataFrame:
-    """A row for each source, and one for each record with a fault: all that is needed, in one pass."""
+def _begin_of(compared: DataFrame, sink: Sink, matching: Matching) -> int | None:
+    """Up to when what is missing has expired; None: nothing has."""
     from pyspark.sql import functions as sf
 
-    is_faulty = (sf.col("lost") > 0) | (sf.col("duplicated") > 0)
-    told = states.withColumns(
-        {
-            "named": sf.when(is_faulty, sf.struct("incarnation", "partition", "number", "offset", "ms")),
-            "promised": sf.col("expected"),
-            "unknown": sf.when(sf.col("there").isNull(), sf.col("expected")),
-        }
-    )
-    sums = (sf.sum(sf.coalesce(each, sf.lit(0))).alias(each) for each in _SUMMED)
-    return told.groupBy("source", "named").agg(*sums)
+    begins = [] if sink.begins_ms is None else [sink.begins_ms]
+    begins += kept_from(matching)
+    if sink.is_deleted_from:
+        oldest = compared.filter("there > 0").agg(sf.min("ms")).collect()[0][0]
+        begins.append(ALWAYS_MS if oldest is None else oldest - 1)
+    return max(begins, default=None)
 
 
-def _findings(fault: Fault, topic: str, states: DataFrame, column: str) -> list[Finding]:
-    """Records with this fault, those that follow each other as one."""
-    rows = _islands(states.filter(f"{column} > 0").withColumn("records", states[column]))
-    return [
-        Finding(
-            fault,
-            row.source,
-            bytes(row.incarnation).hex(),
-            topic,
-            row.partition,
-            row.first,
-            row.last,
-            row.records,
-            row.first_offset,
-            row.last_offset,
-            row.first_ms,
-            row.last_ms,
-        )
-        for row in rows
-    ]
+def kept_from(matching: Matching) -> list[int]:
+    """Since when a sink keeps rows, if that is known."""
+    if matching.kept_s is None:
+        return []
+    return [time.time_ns() // 1_000_000 - round(matching.kept_s * 1000)]
 
 
-def _islands(faulty: DataFrame) -> list[Any]:
-    """Rows that follow each other have the same difference between their number and their place."""
-    from pyspark.sql import Window
+def _with_torn(states: DataFrame, written: DataFrame) -> DataFrame:
+    """What is missing, and was written in a transaction that was aborted, is torn."""
     from pyspark.sql import functions as sf
 
-    stream = ("source", "incarnation", "partition")
-    place = sf.row_number().over(Window.partitionBy(*stream).orderBy("number"))
-    ends = [
-        end(name).alias(f"{word}_{name}" if name != "number" else word)
-        for name in ("number", "offset", "ms")
-        for word, end in (("first", sf.min), ("last", sf.max))
-    ]
-    return (
-        faulty.withColumn("island", sf.col("number") - place)
-        .groupBy(*stream, "island")
-        .agg(*ends, sf.sum("records").alias("records"))
-        .orderBy(*stream, "first")
-        .limit(MOST_FINDINGS)
-        .collect()
-    )
-
-
-def _add_aborted(hop: Hop, topic: Topic, within: DataFrame) -> None:
-    from pyspark.sql import functions as sf
-
-    visible = topic.records.select("partition", "offset")
-    rows = within.join(visible, ["partition", "offset"], "left_anti").select(
-        sf.lit(NOBODY).alias("source"),
-        sf.lit(b"").alias("incarnation"),
-        "partition",
-        sf.col("offset").alias("number"),
-        "offset",
-        sf.lit(None).cast("long").alias("ms"),
-        sf.lit(1).alias("records"),
-    )
-    islands = _islands(rows)
-    # Records that retention took while this audit read are gone, and were not aborted.
-    begins = topic.earliest_now() if islands and topic.earliest_now is not None else {}
-    for row in islands:
-        first = max(row.first, begins.get(row.partition, 0))
-        if first <= row.last:
-            count = row.last - first + 1
-            where = (row.partition, first, row.last, count, first, row.last)
-            hop.findings.append(Finding(Fault.ABORTED, NOBODY, "", topic.name, *where, None, None))
-            hop.sources.setdefault(NOBODY, Counts()).aborted += count
+    in_log = written.filter("same_by IS NOT NULL").withColumn("is_in_log", sf.lit(True))
+    joined = states.join(in_log, "same_by", "left")
+    # Where some of several equal ones are there, it may be those that are in the log.
+    torn = sf.expr("IF(is_in_log AND there = 0, lost, 0)")
+    return joined.withColumn("torn", torn).withColumn("lost", sf.expr("lost - torn"))

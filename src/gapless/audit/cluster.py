@@ -23,6 +23,11 @@ class Ends(NamedTuple):
     """Of its leader: while it is the same, the log can only have grown."""
 
 
+def may_have_lost(before: Ends, now: Ends | None) -> bool:
+    """Whether a log may have been cut since: another leader may have less, and a new topic has nothing."""
+    return now is None or now.end < before.end or now.epoch != before.epoch
+
+
 class Cluster:
     """Asks one cluster. What it does not answer in time is `Unreachable`."""
 

@@ -23,6 +23,8 @@ class Fault(StrEnum):
     """Behind a record that was made later."""
     ABORTED = "aborted"
     """In a sink, though readers of committed records do not find it in the topic."""
+    TORN = "torn"
+    """Acknowledged, and in the log only as a part of a transaction that was aborted there."""
 
 
 class Verdict(StrEnum):
@@ -41,7 +43,8 @@ class Verdict(StrEnum):
 class Finding:
     """Records of one source in one partition with one fault: sequences `first` to `last`.
 
-    Lost records would be behind `first_offset` and before `last_offset`, and so with times; others are there.
+    Records that a topic has lost would be behind `first_offset` and before `last_offset`, and so with times;
+    others are there. In a sink, all offsets and times are those of the records in the topic.
     """
 
     fault: Fault
@@ -57,6 +60,7 @@ class Finding:
     last_offset: int | None
     first_ms: int | None
     last_ms: int | None
+    in_sink: bool = False
 
     @property
     def place(self) -> str:
@@ -68,14 +72,18 @@ class Finding:
         return f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
 
     def __str__(self) -> str:
+        offsets = _offsets(self.first_offset, self.last_offset)
         where = {
             Fault.LOST: _between(self.first_offset, self.last_offset),
-            Fault.DUPLICATED: f"again at {_offsets(self.first_offset, self.last_offset)}",
-            Fault.REORDERED: f"late at {_offsets(self.first_offset, self.last_offset)}",
-            Fault.ABORTED: f"of {_offsets(self.first_offset, self.last_offset)}",
-        }[self.fault]
+            Fault.DUPLICATED: f"again at {offsets}",
+            Fault.REORDERED: f"late at {offsets}",
+            Fault.TORN: f"aborted at {offsets}",
+        }.get(self.fault, f"of {offsets}")
+        if self.in_sink:
+            where = f"of {offsets}" if self.first_offset is not None else ""
         name = f"{self.source} ({self.incarnation[:8]})" if self.incarnation else self.source
-        return f"{self.fault}: {name} {self.place} {self.which}, {where}{_time(self.first_ms)}"
+        said = ", ".join(filter(None, (f"{name} {self.place} {self.which}", where)))
+        return f"{self.fault}: {said}{_time(self.first_ms)}"
 
 
 def _offsets(first: int | None, last: int | None) -> str:
@@ -109,6 +117,8 @@ class Counts:
     reordered: int = 0
     aborted: int = 0
     """In a sink, though readers of committed records do not see it in the topic."""
+    torn: int = 0
+    """Acknowledged as committed, and aborted where they are: no reader of committed records sees them."""
     repaired: int = 0
     """Late, since they were lost and sent again."""
     unpromised: int = 0
@@ -126,7 +136,7 @@ class Counts:
 
     @property
     def faults(self) -> int:
-        return self.lost + self.duplicated + self.reordered + self.aborted
+        return self.lost + self.duplicated + self.reordered + self.aborted + self.torn
 
     def __iadd__(self, other: Counts) -> Self:
         for each in fields(self):

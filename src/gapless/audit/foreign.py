@@ -1,20 +1,75 @@
-"""What can be said of records that nobody promised: the same one twice, and counts that do not agree.
+"""What can be said of records that nobody promised: the same one twice, offsets that hold nothing, and counts
+that do not agree.
 
-Both work on records of any producer. Neither can tell what was never there.
+All work on records of any producer. None can tell what was never there.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from gapless.audit.carried import HASH, KEY, NOBODY, SAME_BY, Topic, is_due
+import numpy as np
+import pyarrow as pa
+
+from gapless.audit.carried import ALWAYS_MS, HASH, KEY, SAME_BY, Matching, Sink, Topic, is_due, kept_from
 from gapless.audit.findings import Counts, Fault, Finding, Hop
 from gapless.audit.judging import MOST_FINDINGS, unnamed
+from gapless.audit.naming import NOBODY
+from gapless.audit.stretches import as_set, overlay
 from gapless.errors import UsageError
+from gapless.pipeline.dedup.runs import Runs, joined
 from gapless.pipeline.failures import cause_of
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+_SHOWN_HOLES = 5
+
+
+def judge_offsets(topic: Topic) -> Hop:
+    """Does each offset of a topic hold a record, be it of an aborted transaction?
+
+    One that does not may be the end of a transaction, which takes an offset of its own: so it is a doubt.
+    """
+    read = topic.records if topic.with_aborted is None else topic.with_aborted()
+    rows = read.select("partition", "offset").mapInArrow(_offset_runs, "key long, first long, last long")
+    columns = rows.toArrow()
+    held = as_set(
+        Runs(*(np.asarray(columns[name].to_numpy(), np.int64) for name in ("key", "first", "last")))
+    )
+    spans = [(each, at.earliest, at.end - 1) for each, at in topic.ends.items() if at.end > at.earliest]
+    laid = overlay(Runs(*np.array(spans, np.int64).reshape(len(spans), 3).T), held)
+    holes = laid.where(laid.inside[0] & ~laid.inside[1])
+    hop = Hop(f"{topic.name} by offsets")
+    hop.offsets = {each: (at.earliest, at.end) for each, at in sorted(topic.ends.items())}
+    hop.sources[NOBODY] = Counts(present=int((held.lasts - held.firsts + 1).sum()))
+    if not hop.counts.present:
+        hop.doubts.append(f"{topic.name} holds no record")
+    if len(holes.keys):
+        count = int((holes.lasts - holes.firsts + 1).sum())
+        others = ", or compaction took them" if topic.compacted else ""
+        named = [
+            f"{topic.name}-{partition} {first}" + (f" to {last}" if last > first else "")
+            for partition, first, last in zip(
+                *(column[:_SHOWN_HOLES].tolist() for column in holes), strict=True
+            )
+        ]
+        more = ", …" if len(holes.keys) > _SHOWN_HOLES else ""
+        hop.doubts.append(
+            f"{count:,} offsets hold no record: transactions end there{others}, or records are gone "
+            f"({', '.join(named)}{more})"
+        )
+    return hop
+
+
+def _offset_runs(batches: Iterator[Any]) -> Iterator[Any]:
+    """Of one partition, in order."""
+    for batch in batches:
+        if batch.num_rows:
+            offsets = batch["offset"].to_numpy()
+            partitions = batch["partition"].to_numpy().astype(np.int64)
+            runs = joined(partitions, offsets, offsets)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(each) for each in runs], names=["key", "first", "last"]
+            )
 
 
 def judge_repeats(topic: Topic, by: str) -> Hop:
@@ -53,50 +108,79 @@ def _finding(fault: Fault, topic: str, row: Any) -> Finding:
     return Finding(fault, NOBODY, "", topic, *where)
 
 
-def judge_windows(name: str, topic: Topic, rows: DataFrame, window: str, time_column: str) -> Hop:
+class _Window(NamedTuple):
+    """Some time, and how much of it there is on both sides."""
+
+    start_ms: int
+    end_ms: int
+    records: int
+    rows: int
+
+
+def judge_windows(topic: Topic, sink: Sink, matching: Matching) -> Hop:
     """As many rows in a sink as records in the topic, in each window of time (`5 minutes`)?
 
-    The first window of a topic that retention has cut, and the last of all, are left out: neither is whole.
+    Windows that are not whole are left out: the first of a topic that retention has cut, the one in which
+    the sink's retention stands, and the last of all.
     """
+    length = matching.window
+    hop = Hop(f"{topic.name} → {sink.name} by windows of {length}")
+    windows = _windows(topic, sink, matching)
+    begins_ms = _begin_of_rows(windows, sink, matching)
+    cut = any(ends.earliest > 0 for ends in topic.ends.values())
+    whole = [each for each in windows[1 if cut else 0 : -1] if not each.start_ms <= begins_ms < each.end_ms]
+    every = hop.sources.setdefault(NOBODY, Counts())
+    for each in whole:
+        missing = max(each.records - each.rows, 0)
+        is_expired = each.end_ms <= begins_ms
+        counts = Counts(
+            promised=each.records,
+            present=min(each.records, each.rows),
+            lost=0 if is_expired else missing,
+            expired=missing if is_expired else 0,
+            duplicated=max(each.rows - each.records, 0),
+        )
+        every += counts
+        for fault, count in ((Fault.LOST, counts.lost), (Fault.DUPLICATED, counts.duplicated)):
+            if count and len(hop.findings) < MOST_FINDINGS:
+                where = (-1, 0, count - 1, count, None, None, each.start_ms, each.end_ms)
+                hop.findings.append(Finding(fault, NOBODY, "", topic.name, *where, in_sink=True))
+    left_out = len(windows) - len(whole)
+    hop.notes.append(f"{len(whole):,} windows of {length} are compared, {left_out} are not whole")
+    if not whole:
+        hop.doubts.append(f"there is no whole window of {length} to be compared")
+    elif every.promised == every.expired:
+        hop.doubts.append(f"nothing is left in {sink.name} of what {topic.name} holds")
+    hop.unnamed_findings = unnamed(hop)
+    return hop
+
+
+def _windows(topic: Topic, sink: Sink, matching: Matching) -> list[_Window]:
+    """By time."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as sf
 
-    hop = Hop(f"{topic.name} → {name} by windows of {window}")
+    length, column = str(matching.window), str(matching.sink_time)
     try:
         due = topic.records.filter(is_due(topic))
-        records = due.groupBy(sf.window("timestamp", window).alias("at")).agg(sf.count("*").alias("records"))
-        times = rows.select(sf.col(time_column).cast("timestamp").alias("time"))
-        there = times.groupBy(sf.window("time", window).alias("at")).agg(sf.count("*").alias("rows"))
+        records = due.groupBy(sf.window("timestamp", length).alias("at")).agg(sf.count("*").alias("records"))
+        times = sink.rows.select(sf.col(column).cast("timestamp").alias("time"))
+        there = times.groupBy(sf.window("time", length).alias("at")).agg(sf.count("*").alias("rows"))
         joined = records.join(there, "at", "full").select(
             sf.unix_millis("at.start").alias("start"),
             sf.unix_millis("at.end").alias("end"),
             sf.coalesce("records", sf.lit(0)).alias("records"),
             sf.coalesce("rows", sf.lit(0)).alias("rows"),
         )
-        windows = joined.orderBy("start").collect()
+        found = joined.filter("start IS NOT NULL").orderBy("start").collect()
     except PySparkException as error:
-        raise UsageError(f"cannot count {name} by {time_column} and {window}: {cause_of(error)}") from None
-    known = [each for each in windows if each.start is not None]
-    cut = any(ends.earliest > 0 for ends in topic.ends.values())
-    whole = known[1 if cut else 0 : -1]
-    every = hop.sources.setdefault(NOBODY, Counts())
-    for each in whole:
-        counts = Counts(
-            promised=each.records,
-            present=min(each.records, each.rows),
-            lost=max(each.records - each.rows, 0),
-            duplicated=max(each.rows - each.records, 0),
-        )
-        every += counts
-        for fault, count in ((Fault.LOST, counts.lost), (Fault.DUPLICATED, counts.duplicated)):
-            if count and len(hop.findings) < MOST_FINDINGS:
-                times_ms = (each.start, each.end)
-                hop.findings.append(
-                    Finding(fault, NOBODY, "", topic.name, -1, 0, count - 1, count, None, None, *times_ms)
-                )
-    left_out = len(known) - len(whole)
-    hop.notes.append(f"{len(whole):,} windows of {window} are compared, {left_out} are not whole")
-    if not whole:
-        hop.doubts.append(f"there is no whole window of {window} to be compared")
-    hop.unnamed_findings = unnamed(hop)
-    return hop
+        raise UsageError(f"cannot count {sink.name} by {column} and {length}: {cause_of(error)}") from None
+    return [_Window(*row) for row in found]
+
+
+def _begin_of_rows(windows: list[_Window], sink: Sink, matching: Matching) -> int:
+    """Up to when rows of the sink have expired; -1 if none is known to have."""
+    begins = [-1, *kept_from(matching)] if sink.begins_ms is None else [sink.begins_ms, *kept_from(matching)]
+    if sink.is_deleted_from:
+        begins.append(next((each.start_ms for each in windows if each.rows), ALWAYS_MS))
+    return max(begins)

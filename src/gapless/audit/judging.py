@@ -92,8 +92,9 @@ def judge_topic(
     *,
     pending: Runs | None = None,
     compacted: bool = False,
+    aborted: Stretches | None = None,
 ) -> Hop:
-    """The hop from producers to a topic."""
+    """The hop from producers to a topic. `aborted`: what the log holds in aborted transactions alone."""
     known = streams.known()
     hop = Hop(
         "producers → topic",
@@ -101,10 +102,18 @@ def judge_topic(
         timeline=timeline(promised.slots, there.slots),
         offsets={each: (whole.earliest, whole.end) for each, whole in sorted(there.partitions.items())},
     )
-    laid = overlay(promised.runs, there.held.runs, pending or no_runs(), _spans(promised.runs, there.held))
-    is_promised, is_held, is_pending, _ = laid.inside
+    aborted = aborted or no_stretches()
+    laid = overlay(
+        promised.runs,
+        there.held.runs,
+        pending or no_runs(),
+        _spans(promised.runs, there.held),
+        aborted.runs,
+    )
+    is_promised, is_held, is_pending, _, is_aborted = laid.inside
     late = _Late(there.late, promised.repaired)
-    missing = _Missing(laid.where(is_promised & ~is_held), known, there, compacted)
+    is_missing = is_promised & ~is_held
+    missing = _Missing(laid.where(is_missing), is_aborted[is_missing], known, there, compacted)
     tallies = {
         "promised": _by_stream(laid, is_promised, len(known)),
         "present": _by_stream(laid, is_held, len(known)),
@@ -114,7 +123,7 @@ def judge_topic(
         "duplicated": np.bincount(there.again.keys, there.again.sizes, len(known)).astype(np.int64),
         "reordered": late.by_stream(late.records, len(known)),
         "repaired": late.by_stream(late.repaired, len(known)),
-        **{name: missing.by_stream(name) for name in ("lost", "expired", "compacted", "hidden")},
+        **{name: missing.by_stream(name) for name in ("lost", "torn", "expired", "compacted", "hidden")},
     }
     for key, (more_again, more_late) in there.beyond.items():
         tallies["duplicated"][key] += more_again
@@ -127,6 +136,7 @@ def judge_topic(
         *missing.findings(topic, names),
         *_findings(Fault.DUPLICATED, topic, there.again, there.again.sizes, known, names),
         *_findings(Fault.REORDERED, topic, late.stretches, late.records, known, names),
+        *_findings(Fault.TORN, topic, aborted, missing.torn_of(aborted), known, names),
     ]
     hop.findings = findings[:MOST_FINDINGS]
     hop.unnamed_findings = unnamed(hop)
@@ -157,7 +167,9 @@ def timeline(promised: Sequence[Slot], present: Sequence[Slot]) -> Timeline:
 class _Missing:
     """What was promised and is not there: where it would be, and why it may not be."""
 
-    def __init__(self, runs: Runs, known: list[tuple[bytes, int]], there: Held, compacted: bool) -> None:
+    def __init__(
+        self, runs: Runs, is_aborted: Flags, known: list[tuple[bytes, int]], there: Held, compacted: bool
+    ) -> None:
         self._runs = runs
         self._known = known
         held = there.held
@@ -179,7 +191,8 @@ class _Missing:
         sizes = runs.lasts - runs.firsts + 1
         expired = ~self._has_before & (earliest > 0)
         hidden = ~expired & ~self._has_after & (high > end)
-        rest = ~expired & ~hidden
+        torn = ~expired & ~hidden & is_aborted
+        rest = ~expired & ~hidden & ~torn
         # Offsets between the neighbours that hold no record: as many may have been removed by compaction.
         # Where order is broken, too, nobody can say.
         holes = np.where(top > low, (top - low) - (top_row - low_row), sizes)
@@ -187,12 +200,22 @@ class _Missing:
         self._counts = {
             "expired": np.where(expired, sizes, 0),
             "hidden": np.where(hidden, sizes, 0),
+            "torn": np.where(torn, sizes, 0),
             "compacted": np.where(rest, gone, 0),
             "lost": np.where(rest, sizes - gone, 0),
         }
 
     def by_stream(self, name: str) -> Ints:
         return np.bincount(self._runs.keys, self._counts[name], len(self._known)).astype(np.int64)
+
+    def torn_of(self, aborted: Stretches) -> Ints:
+        """How many of each of these stretches are torn. A run never goes beyond one of them."""
+        records = np.zeros(len(aborted.keys), np.int64)
+        torn = self._counts["torn"]
+        at = np.flatnonzero(torn)
+        place = floor(aborted.runs, self._runs.keys[at], self._runs.firsts[at])
+        np.add.at(records, place, torn[at])
+        return records
 
     def findings(self, topic: str, names: list[tuple[str, str]]) -> list[Finding]:
         lost = self._counts["lost"]

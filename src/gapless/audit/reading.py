@@ -11,14 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
+from gapless.audit.carried import ALWAYS_MS
 from gapless.audit.cluster import Ends
 from gapless.audit.judging import Held, Promised, Slot, Streams, Whole
 from gapless.audit.stretches import HIGHEST, Spots, Stretches, as_set, either
 from gapless.audit.tally import AGAIN, BEYOND, HELD, LATE, SCHEMA, WHEN, WHOLE, Before, Tally
 from gapless.audit.times import History
 from gapless.client.formats import SEAL_VERSION
-from gapless.pipeline.dedup.runs import Ints, Runs, no_runs
+from gapless.pipeline.dedup.makers import Makers
+from gapless.pipeline.dedup.runs import Ints, Runs, floor, no_runs
+from gapless.pipeline.dedup.seen import Seen
 from gapless.pipeline.identity import SOURCE_PATTERN, VERSION, made_by, sequence_bytes
 from gapless.pipeline.source import reading_options
 
@@ -38,7 +42,6 @@ _SEAL = (
 REPAIRED = "repaired"
 # The very first offsets may be markers of transactions, or of aborted records.
 _FIRST_OFFSETS = 1000
-_ALWAYS_MS = 2**62
 _PROMISED = "kind string, maker binary, partition int, first long, last long, width long"
 
 
@@ -50,11 +53,17 @@ class Reader:
         self._options = reading_options(bootstrap, properties)
 
     def records(
-        self, topic: str, ends: Mapping[int, Ends], starts: Mapping[int, int] | None = None
+        self,
+        topic: str,
+        ends: Mapping[int, Ends],
+        starts: Mapping[int, int] | None = None,
+        *,
+        aborted: bool = False,
     ) -> DataFrame:
         """The committed records of a topic in front of these ends. A task reads a partition, in order.
 
-        Partitions of which `starts` says nothing are read from their beginning.
+        Partitions of which `starts` says nothing are read from their beginning. With `aborted`, records of
+        aborted transactions are among them.
         """
         known = starts or {}
         starting = {topic: {str(each): max(known.get(each, 0), at.earliest) for each, at in ends.items()}}
@@ -67,6 +76,8 @@ class Reader:
             # What retention takes meanwhile is noticed by asking for the beginnings once more.
             "failOnDataLoss": "false",
         }
+        if aborted:
+            options["kafka.isolation.level"] = "read_uncommitted"
         return self._spark.read.format("kafka").options(**options).load()
 
     def begins_ms(self, topic: str, ends: Mapping[int, Ends]) -> int | None:
@@ -86,7 +97,7 @@ class Reader:
         )
         found = first.agg(sf.unix_millis(sf.max("at")), sf.count("*")).collect()[0]
         # A partition of which nothing is left may have had anything.
-        return _ALWAYS_MS if found[1] < len(cut) else int(found[0])
+        return ALWAYS_MS if found[1] < len(cut) else int(found[0])
 
     def held(
         self,
@@ -96,11 +107,37 @@ class Reader:
         before: Mapping[int, Before] | None = None,
     ) -> Held:
         """What a topic holds, or what has come to it since what was read `before`."""
-        from pyspark.sql import functions as sf
-
         known = dict(before or {})
         starts = {partition: each.end for partition, each in known.items()}
-        columns = self.records(topic, ends, starts).select(
+        rows = self._mapped(self.records(topic, ends, starts), _tallying, known)
+        return gathered(rows, ends, streams)
+
+    def find(
+        self,
+        topic: str,
+        ends: Mapping[int, Ends],
+        streams: Streams,
+        wanted: Mapping[int, Seen],
+        starts: Mapping[int, int] | None = None,
+        *,
+        aborted: bool = False,
+    ) -> Stretches:
+        """Where sequences are that somebody looks for. Only partitions of which some are wanted are read."""
+        within = {each: at if each in wanted else at._replace(end=at.earliest) for each, at in ends.items()}
+        read = self.records(topic, within, starts, aborted=aborted)
+        rows = self._mapped(read, _picking, dict(wanted))
+        return gathered(rows, within, streams).held
+
+    def _mapped(
+        self,
+        records: DataFrame,
+        by: Callable[[Broadcast[Any]], Callable[[Iterator[Any]], Iterator[Any]]],
+        known: dict[int, Any],
+    ) -> Any:
+        """What tallies of records tell, given what is known of each partition."""
+        from pyspark.sql import functions as sf
+
+        columns = records.select(
             "partition",
             "offset",
             sf.unix_millis("timestamp").alias("ms"),
@@ -109,10 +146,9 @@ class Reader:
         )
         shared = self._spark.sparkContext.broadcast(known)
         try:
-            rows = columns.mapInArrow(_tallying(shared), _TALLIED).toArrow()
+            return columns.mapInArrow(by(shared), _TALLIED).toArrow()
         finally:
             shared.destroy()
-        return gathered(rows, ends, streams)
 
     def promised(
         self,
@@ -186,9 +222,9 @@ def _maker() -> Column:
 
 
 def _tallying(shared: Broadcast[dict[int, Before]]) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    def tallied(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
+    """Tallies a partition, by what was read of it before."""
 
+    def tallied(batches: Iterator[Any]) -> Iterator[Any]:
         tally = partition = None
         for batch in batches:
             if not batch.num_rows:
@@ -198,19 +234,44 @@ def _tallying(shared: Broadcast[dict[int, Before]]) -> Callable[[Iterator[Any]],
                 tally = Tally(shared.value.get(partition))
             tally.add(batch["maker"], batch["sequence"], batch["offset"], batch["ms"])
         if tally is not None:
-            rows = tally.rows()
-            numbers = pa.array(np.full(rows.num_rows, partition, np.int32))
-            yield pa.RecordBatch.from_arrays(
-                [numbers, *rows.columns], names=["partition", *rows.schema.names]
-            )
+            yield _of_partition(tally, partition)
 
     return tallied
 
 
+def _picking(shared: Broadcast[dict[int, Seen]]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Tallies those records of a partition that are looked for."""
+
+    def picked(batches: Iterator[Any]) -> Iterator[Any]:
+        tally, makers, partition = Tally(), Makers(), None
+        wanted = Seen.nothing()
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if partition is None:
+                partition = batch["partition"][0].as_py()
+                wanted = shared.value[partition]
+            told = makers.read(batch["maker"], batch["sequence"])
+            runs = wanted.runs_of(pa.array(makers.known, pa.binary()))
+            at = floor(runs, told.keys, told.sequences)
+            found = at >= 0
+            found[found] = runs.lasts[at[found]] >= told.sequences[found]
+            part = batch.take(pa.array(told.places[found]))
+            tally.add(part["maker"], part["sequence"], part["offset"], part["ms"])
+        if partition is not None:
+            yield _of_partition(tally, partition)
+
+    return picked
+
+
+def _of_partition(tally: Tally, partition: int | None) -> Any:
+    rows = tally.rows()
+    numbers = pa.array(np.full(rows.num_rows, partition, np.int32))
+    return pa.RecordBatch.from_arrays([numbers, *rows.columns], names=["partition", *rows.schema.names])
+
+
 def _united(batches: Iterator[Any]) -> Iterator[Any]:
     """Intervals of seals, as few as can be: they are promised one after the other."""
-    import pyarrow as pa
-
     streams, when = Streams(), History()
     makers = dict[bytes, int]()
     held = repaired = no_runs()

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from gapless.audit.carried import Sink
 from gapless.errors import Unreachable, UsageError
 from gapless.pipeline.failures import cause_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from gapless.audit.cluster import Cluster
     from gapless.audit.reading import Reader
 
 KINDS = ("delta", "parquet", "postgres", "kafka")
+_DELETES = ("DELETE", "TRUNCATE")
+# Where a record is in another topic says nothing of where it was in the first.
+ITS_OWN = ("topic", "partition", "offset")
 _SAME_IN_JAVA = ("user", "password", "sslmode", "sslrootcert")
 
 
@@ -45,22 +50,45 @@ class SinkSpec(NamedTuple):
         return f"{self.kind}:{self.table or self.where}"
 
 
-def rows_of(spec: SinkSpec, spark: SparkSession, cluster: Cluster, reader: Reader) -> DataFrame:
+def sink_of(spec: SinkSpec, spark: SparkSession, cluster: Cluster, reader: Reader) -> Sink:
     """All rows of a sink, committed ones if it is a topic. Raises with the reason if there is none."""
+    if spec.kind == "kafka":
+        # What a pipeline has carried is committed, but can be behind another's open transaction.
+        ends = cluster.settled_ends(spec.where)
+        return Sink(
+            str(spec),
+            reader.records(spec.where, ends).drop(*ITS_OWN),
+            begins_ms=reader.begins_ms(spec.where, ends),
+            is_open=any(at.high > at.end for at in ends.values()),
+            with_aborted=lambda: reader.records(spec.where, ends, aborted=True).drop(*ITS_OWN),
+        )
+    with reading_errors(spec):
+        if spec.kind == "postgres":
+            return Sink(str(spec), spark.read.format("jdbc").options(**jdbc_options(spec)).load())
+        rows = spark.read.format(spec.kind).load(spec.where)
+        return Sink(str(spec), rows, is_deleted_from=spec.kind == "delta" and is_deleted_from(spec, spark))
+
+
+@contextmanager
+def reading_errors(spec: SinkSpec) -> Iterator[None]:
+    """Whatever keeps a sink from being read, in one line."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    if spec.kind == "kafka":
-        # Where a record is in another topic says nothing of where it was in the first.
-        return reader.records(spec.where, cluster.ends(spec.where)).drop("topic", "partition", "offset")
     try:
-        if spec.kind == "postgres":
-            return spark.read.format("jdbc").options(**jdbc_options(spec)).load()
-        return spark.read.format(spec.kind).load(spec.where)
+        yield
     except PySparkException as error:
         raise UsageError(f"cannot read {spec}: {cause_of(error)}") from None
     except Py4JError as error:  # a database's driver, through Java
         raise Unreachable(f"cannot read {spec}: {cause_of(error)}") from None
+
+
+def is_deleted_from(spec: SinkSpec, spark: SparkSession) -> bool:
+    """Whether rows were deleted from a Delta table, as far back as it remembers."""
+    from delta.tables import DeltaTable
+
+    history = DeltaTable.forPath(spark, spec.where).history().select("operation")
+    return not history.filter(history.operation.isin(*_DELETES)).isEmpty()
 
 
 def jdbc_options(spec: SinkSpec) -> Mapping[str, str]:

@@ -22,7 +22,7 @@ from gapless.testing.cluster import Cluster
 from gapless.testing.state import Refused
 
 _START_S = 180.0
-_MEET_S = 90.0
+_MEET_S = 300.0
 _LOSE_WITHIN_S = 5.0
 _FINISH_S = 300.0
 _AUDIT_S = 600.0
@@ -73,6 +73,8 @@ class Snapshot:
     """Whether it runs."""
     in_sync: dict[str, list[tuple[int | None, int]]] = field(default_factory=dict)
     """By topic, for each partition: its leader, and how many replicas are in sync."""
+    faults: int = 0
+    """How many there were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ class Watcher(Protocol):
     """Who is told how it goes."""
 
     def line(self, text: str) -> None: ...
+    def fault(self, text: str) -> None: ...
     def look(self, snapshot: Snapshot) -> None: ...
 
 
@@ -169,8 +172,8 @@ class Scene:
         for child in self._producers.values():
             child.ask("go")
         self._watcher.line(
-            f"{len(SOURCES)} producers, a consumer and a Spark pipeline on each side; "
-            f"{plan.per_shop * len(SOURCES):,} orders to each"
+            f"on each side {plan.per_shop * len(SOURCES):,} orders, "
+            f"{len(SOURCES)} producers, a consumer, a Spark pipeline"
         )
         self._send_through_faults()
         self._come_to_rest()
@@ -210,7 +213,9 @@ class Scene:
     def _come_to_rest(self) -> None:
         """All that was sent is billed and carried, as far as it ever will be."""
         self._driver.ask("finish")
-        self._until(lambda: self._driver.heard("finished") and self._is_billed(), "the rest", _FINISH_S)
+        self._until(
+            lambda: self._driver.heard("finished") and self._is_billed(), "the rest is carried", _FINISH_S
+        )
         for child in self._consumers.values():
             child.kill()
 
@@ -230,7 +235,7 @@ class Scene:
         self._driver.ask("audit")
         self._until(
             lambda: all(self._driver.heard(f"audited {side}") for side in self._sides),
-            "the audit judges",
+            "the audit reads both sides",
             _AUDIT_S,
         )
         return {side: self._driver.said[f"report_{side}"] for side in self._sides}
@@ -245,7 +250,7 @@ class Scene:
 
     def _note(self, text: str) -> None:
         self._faults.append(f"{time.monotonic() - self._began_s:.1f} s: {text}")
-        self._watcher.line(text)
+        self._watcher.fault(text)
 
     def _lose_acks(self, fault: Fault) -> None:
         with self._network:
@@ -267,8 +272,8 @@ class Scene:
                     self._cluster.cut(victim, other)
             time.sleep(fault.cut_s)
             self._cluster.kill(victim)
-            cut = f"lost sight of its followers for {fault.cut_s:.1f} s"
-            self._note(f"broker {victim}, a leader, {cut}; then SIGKILL")
+            cut = f"is cut off from its followers for {fault.cut_s:.1f} s"
+            self._note(f"broker {victim}, a leader, {cut}; SIGKILL")
             self._cluster.heal()
         time.sleep(fault.pause_s)
         self._cluster.restart(victim)
@@ -290,7 +295,7 @@ class Scene:
         self._driver.ask("stop when written")
         self._hear("written", _MEET_S)
         who = self._driver.said["who_has_written"]
-        what = f"the Spark driver, when {who} had written a batch and not noted it"
+        what = f"the Spark driver; {who} had written a batch, not noted it"
         self._kill_and_restart([self._driver], fault.pause_s, what)
         self._hear("running", _START_S)
 
@@ -360,6 +365,7 @@ class Scene:
             {side: self._progress(side) for side in self._sides},
             {broker: broker in running for broker in self._cluster.brokers},
             self._in_sync,
+            len(self._faults),
         )
 
     def _replicas_of(self, topic: str) -> list[tuple[int | None, int]]:

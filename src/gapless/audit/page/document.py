@@ -26,6 +26,7 @@ _WORDS = {
     "duplicated": "Copies beyond the first of the same record.",
     "reordered": "Behind a record of the same source that was made later.",
     "aborted": "In a sink, though readers of committed records do not find them in the topic.",
+    "torn": "Acknowledged as committed, and in the log only as a part of an aborted transaction.",
     "repaired": "Late, since they were lost and sent again. That is allowed.",
     "unpromised": "There, though nobody says that they were acknowledged. That is allowed.",
     "pending": "Waiting in a spool, and not sent yet.",
@@ -103,7 +104,12 @@ def _sentence(report: Report) -> str:
 def _aside(report: Report) -> str:
     last = _last(report)
     gone = [f"{getattr(last, word):,} {word}" for word in ("expired", "compacted") if getattr(last, word)]
-    said = [f"{last.promised:,} promised, {last.present:,} present"]
+    several = len(report.hops) > 1
+    said = [
+        f"{f'{safe(hop.name)}: ' if several else ''}"
+        f"{hop.counts.promised:,} promised, {hop.counts.present:,} present"
+        for hop in report.hops
+    ] or ["0 promised, 0 present"]
     if report.verdict is not Verdict.FINDINGS:
         said.append("0 lost, 0 duplicated, 0 reordered")
     return "; ".join([*said, *([f"{listed(gone)}, and so not expected"] if gone else [])]) + "."
@@ -196,17 +202,25 @@ def _times(hop: Hop) -> str:
     )
     when = f"<small>{utc_range(span.first, span.end)} UTC</small>"
     together = plots.by_time("all sources", everything, hop.findings, span, lanes)
-    slot = duration(hop.timeline.width_ms / 1000)
-    marks = " Marks are where findings begin." if hop.findings else ""
+    has_counts = bool(everything.promised or everything.present)
     unshown = len(faulty) - len(shown) if shown else 0
     return f"""<h3>By time</h3>
-<p class="quiet">Records per {slot}. What is promised counts when it was sealed, a little after the records'
-own time, so the line and the area need not agree at each moment.{marks}</p>
-{_key(hop.findings, with_counts=True)}
+<p class="quiet">{_about_times(hop, has_counts=has_counts)}</p>
+{_key(hop.findings, with_counts=has_counts)}
 {_figure_of(f"<span>All sources</span>{when}", together)}
 {f'<div class="each">{each}</div>' if each else ""}
 {_said_if(unshown, f"{many(unshown, 'more source')} with faults: the plots are of the worst {MOST_PLOTS}.")}
 {_unmarked(plots.moment(finding) is None for finding in hop.findings)}"""
+
+
+def _about_times(hop: Hop, *, has_counts: bool) -> str:
+    slot = duration(hop.timeline.width_ms / 1000)
+    counts = (
+        f"Records per {slot}. What is promised counts when it was sealed, a little after the records' own "
+        "time, so the line and the area need not agree at each moment."
+    )
+    marks = "Marks are where findings begin."
+    return " ".join([counts] * has_counts + [marks] * bool(hop.findings))
 
 
 def _figure_of(caption: str, plot: str) -> str:
@@ -354,8 +368,8 @@ def _numbers(first: int | None, last: int | None) -> str:
 
 def _offsets(finding: Finding) -> str:
     first, last = finding.first_offset, finding.last_offset
-    if finding.fault is not Fault.LOST:
-        return _numbers(first, last)
+    if finding.fault is not Fault.LOST or finding.in_sink:
+        return _numbers(first, last) if first is not None else ""
     if first is None and last is None:
         return "nothing else is there"
     if first is None:

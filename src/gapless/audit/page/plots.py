@@ -18,6 +18,7 @@ _SHAPES = {
     Fault.DUPLICATED: "M-5-5H5V5H-5Z",
     Fault.REORDERED: "M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0-11 0Z",
     Fault.ABORTED: "M0-6.5 6.5 0 0 6.5-6.5 0Z",
+    Fault.TORN: "M-5.5-5.5H-1V5.5H-5.5ZM1-5.5H5.5V5.5H1Z",
 }
 _LANE, _BARS, _AXIS = 16, 110, 22
 # Marks that are closer than one in so many parts of a plot would cover each other, and are one mark.
@@ -96,7 +97,11 @@ def lanes_for(findings: Iterable[Finding]) -> dict[Fault, int]:
 def by_time(
     title: str, series: Series, findings: list[Finding], span: Span, lanes: Mapping[Fault, int]
 ) -> str:
-    """Counts by time, with a lane of marks for each fault above them."""
+    """Counts by time, if there are any, with a lane of marks for each fault above them."""
+    if not series.promised and not series.present:
+        bottom = _LANE * len(lanes)
+        parts = [_time_axis(span, bottom), _ground(bottom), _marks(findings, lanes, moment, span)]
+        return _svg("time", bottom + _AXIS, _told_of(title, span, findings), parts)
     top = _LANE * len(lanes) + 16  # the highest label is above its line
     bottom = top + _BARS
     highest = _round_up(max([*series.promised.values(), *series.present.values()], default=0))
@@ -109,8 +114,11 @@ def by_time(
         _time_axis(span, bottom),
         _marks(findings, lanes, moment, span),
     ]
-    told = f"{title}, {utc_range(span.first, span.end)} UTC: {many(len(findings), 'finding')}"
-    return _svg("time", bottom + _AXIS, told, parts)
+    return _svg("time", bottom + _AXIS, _told_of(title, span, findings), parts)
+
+
+def _told_of(title: str, span: Span, findings: list[Finding]) -> str:
+    return f"{title}, {utc_range(span.first, span.end)} UTC: {many(len(findings), 'finding')}"
 
 
 def by_offset(partition: int, span: Span, findings: list[Finding], lanes: Mapping[Fault, int]) -> str:
@@ -191,9 +199,12 @@ def _levels(highest: int, top: int, what: str) -> str:
             for level, y in heights.items()
             if level * 2 in {highest, highest * 2}
         )
-    ground = top + _BARS
     lines = "".join(f'<line class="grid" x2="100%" y1="{y:g}" y2="{y:g}"/>' for y in heights.values())
-    return f'{lines}<line class="ground" x2="100%" y1="{ground}" y2="{ground}"/>'
+    return lines + _ground(top + _BARS)
+
+
+def _ground(y: int) -> str:
+    return f'<line class="ground" x2="100%" y1="{y}" y2="{y}"/>'
 
 
 def _time_axis(span: Span, y: int) -> str:

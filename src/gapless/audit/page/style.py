@@ -4,19 +4,19 @@ from __future__ import annotations
 
 _LIGHT = """
   --page: #ffffff; --ink: #1b2330; --quiet: #566070; --rule: #dde2e9; --panel: #f6f8fa;
-  --lost: #c4261d; --duplicated: #a86400; --reordered: #1c62b9; --aborted: #7a3fb0;
+  --lost: #c4261d; --duplicated: #a86400; --reordered: #1c62b9; --aborted: #7a3fb0; --torn: #0d7468;
   --good: #1a7a3c; --unsure: #a86400;
   --present: #bfd0e2; --promised: #3c4a5e;
 """
 _DARK = """
   --page: #12161c; --ink: #e4e9f0; --quiet: #9aa5b4; --rule: #2c343f; --panel: #1a2029;
-  --lost: #ff8077; --duplicated: #f0b03f; --reordered: #76b3ff; --aborted: #c79bf2;
+  --lost: #ff8077; --duplicated: #f0b03f; --reordered: #76b3ff; --aborted: #c79bf2; --torn: #4ecab9;
   --good: #5fce86; --unsure: #f0b03f;
   --present: #35506d; --promised: #c3cedc;
 """
 _PAPER = """
   --page: #fff; --ink: #000; --quiet: #333; --rule: #999; --panel: #fff;
-  --lost: #b3150d; --duplicated: #8a5200; --reordered: #1554a3; --aborted: #64309a;
+  --lost: #b3150d; --duplicated: #8a5200; --reordered: #1554a3; --aborted: #64309a; --torn: #0a5c52;
   --good: #000; --unsure: #000;
   --present: #ccd6e0; --promised: #000;
 """
@@ -43,6 +43,7 @@ abbr { text-decoration: underline dotted var(--quiet) 1px; text-underline-offset
 .quiet, figcaption small { color: var(--quiet); font-size: .875rem; }
 .lost { color: var(--lost); } .duplicated { color: var(--duplicated); }
 .reordered { color: var(--reordered); } .aborted { color: var(--aborted); }
+.torn { color: var(--torn); }
 
 .answer { margin: 0 0 .5rem; font-size: .875rem; font-weight: 650; letter-spacing: .06em;
   text-transform: uppercase; }
@@ -127,7 +128,7 @@ _PHONE = """
 _PRINT = """
   @page { margin: 14mm 12mm; }
   html { color-scheme: light; font-size: 9.5pt; }
-  body { max-width: none; padding: 0; }
+  body { max-width: none; padding: 0 8px; }
   h2, h3, figcaption, thead { break-after: avoid; }
   thead { display: table-header-group; } tr { break-inside: avoid; }
   .table { overflow: visible; border-radius: 0; }

@@ -16,6 +16,7 @@ from gapless.cli.connection import BootstrapOption, ClientConfigOption, Connecti
 from gapless.cli.group import examples, new_app
 from gapless.cli.output import note, say_json
 from gapless.cli.progress import Screen
+from gapless.client.durations import seconds
 from gapless.client.formats import LEDGER_TOPIC
 from gapless.client.spool.contents import unsent
 from gapless.errors import UsageError
@@ -42,6 +43,7 @@ Exit codes: 0 clean; 1 findings; 2 could not tell, or wrong usage;
         "gapless audit --topic orders --spool ./spool --repair",
         "gapless audit --topic orders --html report.html",
         "gapless audit --topic orders --watch --until-finding || page-somebody",
+        "gapless audit --topic orders --watch --sink kafka:clean --group gapless.pipeline.orders",
     )
     + _EXIT_CODES
 )
@@ -109,8 +111,21 @@ def audit(
             show_default=False,
         ),
     ] = None,
+    sink_keeps: Annotated[
+        str | None,
+        typer.Option(
+            "--sink-keeps",
+            metavar="TIME",
+            help="How long sinks keep rows, e.g. 7d: what is older, and not there, has expired.",
+            show_default=False,
+        ),
+    ] = None,
     foreign: Annotated[
-        bool, typer.Option("--foreign", help="Nobody promised anything: only compare with sinks, or by --by.")
+        bool,
+        typer.Option(
+            "--foreign",
+            help="Nobody promised anything: compare with sinks; or records by --by; or look for holes.",
+        ),
     ] = False,
     group: Annotated[
         str | None,
@@ -130,6 +145,15 @@ def audit(
     every_s: Annotated[
         float, typer.Option("--every", metavar="SECONDS", help="How often, with --watch.", min=0.1)
     ] = 10.0,
+    grace_s: Annotated[
+        float,
+        typer.Option(
+            "--grace",
+            metavar="SECONDS",
+            help="With --watch and without --group: how long a record may take from the topic to the sinks.",
+            min=0,
+        ),
+    ] = 60.0,
     until_finding: Annotated[
         bool, typer.Option("--until-finding", help="With --watch: end with exit code 1 at the first finding.")
     ] = False,
@@ -156,6 +180,7 @@ def audit(
     from gapless.audit.auditing import Auditor
     from gapless.audit.auditing import audit as run
     from gapless.audit.carried import Matching
+    from gapless.audit.following import Follower
     from gapless.audit.page import html
     from gapless.audit.tables import SinkSpec
     from gapless.pipeline.lending import lent
@@ -164,7 +189,8 @@ def audit(
     from gapless.pipeline.session import require_spark, spark_session
 
     specs = [SinkSpec.parse(sink) for sink in sinks or []]
-    matching = Matching(by, sink_by, where, one_per_key, window, sink_time)
+    kept_s = None if sink_keeps is None else seconds(sink_keeps)
+    matching = Matching(by, sink_by, where, one_per_key, window, sink_time, kept_s)
     _refuse_contradictions(specs, matching, group, foreign=foreign, watching=watching, repair=repair)
     if repair and (not spools or ledger != LEDGER_TOPIC):
         raise UsageError(f"--repair needs the --spool that has the records, and the ledger {LEDGER_TOPIC}")
@@ -203,8 +229,9 @@ def audit(
             )
         if watching:
             auditor = Auditor(spark, connection.bootstrap, topic, ledger=ledger, properties=properties)
+            follower = Follower(auditor, specs, matching, group=group, grace_s=grace_s)
             report = watch(
-                lambda: auditor.look(_pending(spools or [])),
+                lambda: follower.look(_pending(spools or [])),
                 metrics,
                 every_s=every_s,
                 as_json=as_json,
@@ -240,20 +267,27 @@ def _refuse_contradictions(
     repair: bool,
 ) -> None:
     """Options that mean nothing without another, or beside it."""
-    of_sinks = (matching.sink_by, matching.where, matching.one_per_key, matching.window, group)
+    of_sinks = (
+        matching.sink_by,
+        matching.where,
+        matching.one_per_key,
+        matching.window,
+        matching.kept_s,
+        group,
+    )
     if not sinks and any(of_sinks):
         raise UsageError(
-            "--sink-by, --where, --one-per-key, --window and --group are about a --sink: name one"
+            "--sink-by, --where, --one-per-key, --window, --sink-keeps, --group are about a --sink: name one"
         )
     if (matching.window is None) != (matching.sink_time is None):
         raise UsageError("--window and --sink-time go together")
-    if foreign and not (sinks or matching.by):
+    if watching and (repair or foreign):
+        raise UsageError("--watch goes by promises, and sends nothing: leave out --repair and --foreign")
+    by_content = matching.by not in (None, "offset", "identity") or matching.sink_by or matching.one_per_key
+    if watching and (by_content or matching.window):
         raise UsageError(
-            "--foreign needs a --sink to compare with, or --by to look for the same record twice"
-        )
-    if watching and (repair or sinks or matching.by or foreign):
-        raise UsageError(
-            "--watch looks at promises and the topic: leave out --repair, --sink, --by, --foreign"
+            "--watch compares by offset or identity, which stay a few intervals however many there were; "
+            "of keys, hashes and windows it would have to remember all: compare by those without --watch"
         )
     if repair and foreign:
         raise UsageError("--repair sends what was promised, and with --foreign nothing was")

@@ -27,7 +27,8 @@ def audit_and_repair(
     with ExitStack() as stack:
         repairing = [stack.enter_context(Resending(folder, properties)) for folder in spools]
         report = audit()
-        lost = [each for each in report.hops[0].findings if each.fault is Fault.LOST]
+        # What is torn is in the log, but no reader of committed records will ever see it.
+        lost = [each for each in report.hops[0].findings if each.fault in (Fault.LOST, Fault.TORN)]
         sent = sum(_send(resending, lost) for resending in repairing)
     missing = sum(each.records for each in lost) - sent
     if lost:

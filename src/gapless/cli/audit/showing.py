@@ -56,7 +56,7 @@ def _verdict(report: Report) -> str:
     if verdict == "clean":
         good = styled("clean:", "bold green")
         if not totals.promised:
-            return f"{good} all {totals.present:,} records are different"
+            return f"{good} {totals.present:,} records, and nothing is amiss among them"
         there = totals.promised - totals.expired - totals.compacted
         return f"{good} all {there:,} promised records are there, once"
     if verdict == "findings":

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
@@ -15,9 +16,10 @@ from gapless.cli.pipeline.stopping import Stopping
 from gapless.errors import Unreachable, UsageError
 
 if TYPE_CHECKING:
-    from gapless.audit.findings import Report
+    from gapless.audit.findings import Counts, Report
 
 _SHOWN = 20
+_ALWAYS = ("promised", "present")
 _AGAIN_S = 60.0
 """A line comes at least so often, so that silence means that something is wrong."""
 
@@ -97,15 +99,16 @@ def _say_news(report: Report, said: set[str]) -> set[str]:
 
 
 def _summary(report: Report) -> str:
-    counts = report.hops[0].counts
+    to_topic, *to_sinks = report.hops
+    parts = [_figures(to_topic.counts), *(f"{hop.name}: {_figures(hop.counts)}" for hop in to_sinks)]
+    doubts = [doubt for hop in report.hops for doubt in hop.doubts]
+    return f"{report.verdict}: {'; '.join([*parts, *doubts])}"
+
+
+def _figures(counts: Counts) -> str:
     parts = [f"{counts.promised:,} promised", f"{counts.present:,} present"]
-    parts += [
-        f"{getattr(counts, name):,} {name}"
-        for name in ("lost", "duplicated", "reordered", "unpromised", "pending", "expired", "hidden", "open")
-        if getattr(counts, name)
-    ]
-    doubts = "".join(f"; {doubt}" for hop in report.hops for doubt in hop.doubts)
-    return f"{report.verdict}: {', '.join(parts)}{doubts}"
+    others = {name: count for name, count in asdict(counts).items() if count and name not in _ALWAYS}
+    return ", ".join([*parts, *(f"{count:,} {name}" for name, count in others.items())])
 
 
 def _now() -> str:

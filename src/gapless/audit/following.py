@@ -1,0 +1,434 @@
+"""Sinks that are watched: each look reads what has come to them since the last, and what has become due.
+
+    follower = Follower(auditor, [SinkSpec.parse("kafka:clean")], Matching(), group="gapless.pipeline.orders")
+    follower.look()             # a report of all hops
+
+A record is due in a sink when the consumer group has come past it, or some time after it was in the topic.
+What is kept follows sources and gaps, not records: the names of what was due, and how often each is there.
+So only identities will do. Rows that tell offsets are given the identities that are there in the topic.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from gapless.audit.auditing import Auditor, Known, Pending
+from gapless.audit.carried import IDENTITY, OFFSET, Matching, kept_from, named, what_rows_tell
+from gapless.audit.cluster import Ends, may_have_lost
+from gapless.audit.counting import Counted, Layers, counted, counted_by_spark, from_arrow, layers, plus
+from gapless.audit.feeds import Changed, Due, Feed, feed_of
+from gapless.audit.findings import Counts, Fault, Finding, Hop, Report
+from gapless.audit.growing import before_of, held_too
+from gapless.audit.judging import MOST_FINDINGS, Held, Streams, name_of, unnamed
+from gapless.audit.naming import aborted_in, add_aborted
+from gapless.audit.stretches import Stretches, no_stretches
+from gapless.audit.tables import SinkSpec
+from gapless.errors import UsageError
+from gapless.pipeline.dedup.runs import Ints, Runs, floor, no_runs
+from gapless.pipeline.dedup.seen import Seen
+from gapless.pipeline.identity import identity, made_by
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+ANY = -1
+"""The partition of a name, where rows do not tell it."""
+_REMEMBERED = 60
+"""Ends of the topic that are remembered, for those who give records time: so many in that time."""
+
+
+class Place(NamedTuple):
+    """Of records in the topic."""
+
+    partition: int
+    first_offset: int | None = None
+    last_offset: int | None = None
+    first_ms: int | None = None
+    last_ms: int | None = None
+
+
+class Follower:
+    """Audits a topic and its sinks, as often as it is asked to."""
+
+    def __init__(
+        self,
+        auditor: Auditor,
+        sinks: Sequence[SinkSpec],
+        matching: Matching,
+        *,
+        group: str | None = None,
+        grace_s: float = 60.0,
+    ) -> None:
+        self._auditor = auditor
+        self._group = group
+        self._grace_s = grace_s
+        self._sinks = [FollowedSink(auditor, spec, matching) for spec in sinks]
+        self._due: dict[int, int] = {}
+        self._ends: deque[tuple[float, dict[int, int]]] = deque()
+
+    def look(self, pending: Iterable[Pending] = ()) -> Report:
+        """All hops, as they are now."""
+        began_s = time.monotonic()
+        # In this order: what is due is in the sinks by then, and what is in the sinks is in the topic.
+        self._due = self._due_now()
+        for sink in self._sinks:
+            sink.read(self._due)
+        report = self._auditor.look(pending)
+        self._remember({each: at.end for each, at in self._auditor.known.ends.items()})
+        report.hops += [sink.judge(self._due) for sink in self._sinks]
+        report.seconds = time.monotonic() - began_s
+        return report
+
+    def _due_now(self) -> dict[int, int]:
+        if self._group is not None:
+            partitions = self._auditor.cluster.ends(self._auditor.topic)
+            now = self._auditor.cluster.committed(self._group, self._auditor.topic, partitions)
+        else:
+            long_ago_s = time.monotonic() - self._grace_s
+            while len(self._ends) > 1 and self._ends[1][0] <= long_ago_s:
+                self._ends.popleft()
+            now = self._ends[0][1] if self._ends and self._ends[0][0] <= long_ago_s else {}
+        # A group that goes back has carried what it carried.
+        return {each: max(now.get(each, 0), self._due.get(each, 0)) for each in now.keys() | self._due.keys()}
+
+    def _remember(self, ends: dict[int, int]) -> None:
+        now_s = time.monotonic()
+        if not self._ends or now_s - self._ends[-1][0] >= self._grace_s / _REMEMBERED:
+            self._ends.append((now_s, ends))
+
+
+class FollowedSink:
+    """One sink, and what is known of it."""
+
+    def __init__(self, auditor: Auditor, spec: SinkSpec, matching: Matching) -> None:
+        self._auditor = auditor
+        self._spec = spec
+        self._matching = matching
+        self._feed: Feed = self._new_feed()
+        by = matching.by or what_rows_tell(str(spec), self._feed.columns)
+        if by not in (OFFSET, IDENTITY):
+            raise UsageError(
+                f"--watch compares by offset or identity, and not by {by}: what was seen of those is a few "
+                "intervals, of keys it would be all of them"
+            )
+        self._by = by
+        self._has_partition = by == OFFSET or "partition" in self._feed.columns
+        self._forget()
+
+    def _new_feed(self) -> Feed:
+        auditor = self._auditor
+        return feed_of(self._spec, auditor.topic, auditor.spark, auditor.cluster, auditor.reader)
+
+    def _forget(self) -> None:
+        self._names = Streams()
+        self._there = counted(no_runs())
+        self._old = counted(no_runs())
+        self._excused: dict[str, int] = {}
+        self._due = Held()
+        self._due_at: dict[int, Ends] = {}
+        self._due_before: dict[int, int] = {}
+        self._is_new = True
+        self._found: tuple[Runs, Stretches] = no_runs(), no_stretches()
+        self._aborted: list[Finding] = []
+
+    def read(self, due: Due) -> None:
+        """What has come to the sink. If it is not what it was, or reading fails, all of it next time."""
+        try:
+            try:
+                self._feed.read(due, self._count)
+            except Changed:
+                self._begin_anew()
+                self._feed.read(due, self._count)
+        except BaseException:
+            self._begin_anew()
+            raise
+
+    def _begin_anew(self) -> None:
+        self._forget()
+        self._feed = self._new_feed()
+
+    # ---------------------------------------------------------------------------------- what is there
+
+    def _count(self, rows: DataFrame) -> None:
+        names = self._named_by_offset(rows) if self._by == OFFSET else self._named(rows)
+        if names is not None:
+            self._add(names)
+
+    def _add(self, names: DataFrame) -> dict[str, int]:
+        """Count names as there. How many, by source."""
+        more = from_arrow(counted_by_spark(names), self._names.key)
+        self._there = plus(self._there, more)
+        known, added = self._names.known(), dict[str, int]()
+        for key, size in zip(
+            more.keys.tolist(), ((more.lasts - more.firsts + 1) * more.times).tolist(), strict=True
+        ):
+            source = name_of(known[key][0])[0]
+            added[source] = added.get(source, 0) + size
+        return added
+
+    def _named(self, records: DataFrame) -> DataFrame:
+        """Maker, partition and number of rows with headers."""
+        from pyspark.sql import functions as sf
+
+        partition = sf.col("partition").cast("int") if self._has_partition else sf.lit(ANY)
+        return (
+            records.select(made_by().alias("maker"), partition.alias("partition"), identity().alias("id"))
+            .filter("id IS NOT NULL")
+            .select("maker", "partition", sf.col("id.sequence").alias("number"))
+        )
+
+    def _named_by_offset(self, rows: DataFrame) -> DataFrame | None:
+        """The same of rows that tell partition and offset: by the records that the topic has there."""
+        from pyspark.sql import functions as sf
+
+        topic, auditor = self._auditor.topic, self._auditor
+        own = rows.filter(sf.col("topic") == topic) if "topic" in rows.columns else rows
+        offsets = own.select(sf.col("partition").cast("int"), sf.col("offset").cast("long")).persist()
+        try:
+            spans = offsets.groupBy("partition").agg(sf.min("offset"), sf.max("offset")).collect()
+            told = {partition: (first, last) for partition, first, last in spans}
+            now = auditor.cluster.settled_ends(topic)
+            ends = {
+                each: at._replace(end=min(told[each][1] + 1, at.end) if each in told else at.earliest)
+                for each, at in now.items()
+            }
+            if not any(each in told for each in ends):
+                return None
+            starts = {each: first for each, (first, _) in told.items()}
+            records = auditor.reader.records(topic, ends, starts)
+            self._note_aborted(offsets, records, ends, starts)
+            return self._named(records.join(offsets, ["partition", "offset"])).localCheckpoint()
+        finally:
+            offsets.unpersist()
+
+    def _note_aborted(
+        self, offsets: DataFrame, records: DataFrame, ends: Mapping[int, Ends], starts: Mapping[int, int]
+    ) -> None:
+        """Rows at offsets at which readers of committed records find nothing."""
+        if self._auditor.cluster.is_compacted(self._auditor.topic):
+            return
+        was_read = _within({each: (at.earliest, at.end) for each, at in ends.items()})
+        places = ["partition", "offset"]
+        strays = offsets.filter(was_read).distinct().join(records.select(*places), places, "left_anti")
+        if strays.isEmpty():
+            return
+        every = named(self._auditor.reader.records(self._auditor.topic, ends, starts, aborted=True))
+        begins = {each: at.earliest for each, at in self._auditor.cluster.ends(self._auditor.topic).items()}
+        found = aborted_in(self._auditor.topic, strays.join(every, places, "left"), begins)
+        self._aborted = [*self._aborted, *found][:MOST_FINDINGS]
+
+    # ------------------------------------------------------------------------------------ what is due
+
+    def _read_due(self, due: Due, known: Known) -> None:
+        """Names of what has become due; those that the sink need not have count as there."""
+        ends = {each: at._replace(end=min(due.get(each, 0), at.end)) for each, at in known.ends.items()}
+        ends = {each: at._replace(end=max(at.end, at.earliest)) for each, at in ends.items()}
+        before = {each: at.end for each, at in self._due_at.items()}
+        reader, topic = self._auditor.reader, self._auditor.topic
+        self._due_before = before
+        if any(at.end > before.get(each, at.earliest) for each, at in ends.items()):
+            past = before_of(self._due, before, known.streams)
+            self._due = held_too(self._due, reader.held(topic, ends, known.streams, past))
+            self._excuse(reader.records(topic, ends, before))
+        self._due_at = ends
+
+    def _excuse(self, records: DataFrame) -> None:
+        from pyspark.sql import functions as sf
+
+        if self._matching.where is not None:
+            unwanted = records.filter(f"NOT coalesce({self._matching.where}, false)")
+            for source, count in self._add(self._named(unwanted)).items():
+                self._excused[source] = self._excused.get(source, 0) + count
+        if not self._is_new:
+            return
+        self._is_new = False
+        begins = [*kept_from(self._matching), self._feed.begins_ms()]
+        begins_ms = max((each for each in begins if each is not None), default=None)
+        if begins_ms is not None:
+            old = records.filter(sf.unix_millis("timestamp") <= begins_ms)
+            self._old = from_arrow(counted_by_spark(self._named(old)), self._names.key)
+        if self._feed.is_deleted_from:
+            lowest = np.flatnonzero(np.append(True, self._there.keys[1:] != self._there.keys[:-1]))
+            lowest = lowest[: len(self._there.keys)]
+            begun = Runs(
+                self._there.keys[lowest], np.zeros(len(lowest), np.int64), self._there.firsts[lowest] - 1
+            )
+            self._old = plus(self._old, counted(begun))
+
+    # ----------------------------------------------------------------------------------- the judgement
+
+    def judge(self, due: Due) -> Hop:
+        known = self._auditor.known
+        # Another leader may have other records at the offsets that were read.
+        if any(may_have_lost(at, known.ends.get(each)) for each, at in self._due_at.items()):
+            self._begin_anew()
+            self.read(due)
+        self._read_due(due, known)
+        laid = layers(
+            self._of(self._due.held.runs, known),
+            self._of(known.held.held.runs, known),
+            self._of(
+                Runs(*map(np.concatenate, zip(known.held.held.runs, known.promised, strict=True))), known
+            ),
+            self._there,
+            self._old,
+        )
+        hop = Hop(f"{self._auditor.topic} → {self._spec}")
+        hop.offsets = {each: (at.earliest, at.end) for each, at in sorted(known.ends.items())}
+        states = _states(laid, is_open=self._feed.is_open)
+        self._add_counts(hop, laid, states)
+        where = self._located(laid, states, known)
+        for fault in (Fault.LOST, Fault.DUPLICATED):
+            hop.findings += self._findings(fault, laid, states[fault.value], where)
+        hop.findings = hop.findings[:MOST_FINDINGS]
+        add_aborted(hop, self._aborted)
+        hop.unnamed_findings = unnamed(hop)
+        self._add_remarks(hop, states, laid)
+        return hop
+
+    def _of(self, runs: Runs, known: Known) -> Counted:
+        """Runs of the topic's streams under our names; twice in one stream is once."""
+        if not len(runs.keys):
+            return counted(runs)
+        once = counted(runs)
+        own = [
+            self._names.key(maker, each if self._has_partition else ANY)
+            for maker, each in known.streams.known()
+        ]
+        keys = np.array(own, np.int64)[once.keys]
+        return counted(Runs(keys, once.firsts, once.lasts))
+
+    def _add_counts(self, hop: Hop, laid: Layers, states: Mapping[str, Ints]) -> None:
+        streams = self._names.known()
+        tallies = {
+            name: laid.summed(times, len(streams)) for name, times in states.items() if name != "strange"
+        }
+        for key, (maker, _) in enumerate(streams):
+            counts = Counts(**{name: int(column[key]) for name, column in tallies.items()})
+            if counts.promised:
+                hop.sources.setdefault(name_of(maker)[0], Counts()).__iadd__(counts)
+        for source, count in self._excused.items():
+            if source in hop.sources:
+                hop.sources[source].promised -= count
+                hop.sources[source].present -= count
+
+    def _add_remarks(self, hop: Hop, states: Mapping[str, Ints], laid: Layers) -> None:
+        without = sum(whole.without_identity for whole in self._due.partitions.values())
+        if without:
+            hop.doubts.append(f"{without:,} records of {self._auditor.topic} have nothing to be compared by")
+        if hop.counts.hidden:
+            hop.doubts.append(
+                f"{hop.counts.hidden:,} records may be behind an open transaction in {self._spec}"
+            )
+        if not hop.counts.promised - hop.counts.pending:
+            hop.doubts.append(f"no record of {self._auditor.topic} is due in {self._spec} yet")
+        strange = int((states["strange"] * laid.sizes).sum())
+        if strange:
+            hop.notes.append(f"{strange:,} rows are of no record that {self._auditor.topic} holds")
+
+    # ------------------------------------------------------------------------------------------ naming
+
+    def _located(self, laid: Layers, states: Mapping[str, Ints], known: Known) -> Stretches:
+        """Where in the topic the records with a fault are. Looked for once, as long as they are the same."""
+        faulty = laid.where((states["lost"] > 0) | (states["duplicated"] > 0))
+        if _same(faulty, self._found[0]):
+            return self._found[1]
+        reader, topic = self._auditor.reader, self._auditor.topic
+        wanted = self._wanted(faulty, known)
+        # What is new is among what has just become due, as a rule; else it is anywhere.
+        found = reader.find(topic, known.ends, known.streams, wanted, self._due_before)
+        if found.sizes.sum() < (faulty.lasts - faulty.firsts + 1).sum():
+            found = reader.find(topic, known.ends, known.streams, wanted)
+        self._found = faulty, found
+        return found
+
+    def _wanted(self, faulty: Runs, known: Known) -> dict[int, Seen]:
+        names = self._names.known()
+        rows: dict[int, list[tuple[bytes, int, int]]] = {}
+        for key, first, last in zip(*(column[:MOST_FINDINGS].tolist() for column in faulty), strict=True):
+            maker, partition = names[key]
+            for each in known.ends if partition == ANY else [partition]:
+                rows.setdefault(each, []).append((maker, first, last))
+        found = {}
+        for partition, names_here in rows.items():
+            makers, firsts, lasts = zip(*sorted(names_here), strict=True)
+            found[partition] = Seen(pa.array(makers, pa.binary()), np.array(firsts), np.array(lasts))
+        return found
+
+    def _findings(self, fault: Fault, laid: Layers, records: Ints, where: Stretches) -> list[Finding]:
+        names, found = self._names.known(), []
+        streams: dict[bytes, list[tuple[int, int]]] = {}
+        for key, (maker, each) in enumerate(self._auditor.known.streams.known()):
+            streams.setdefault(maker, []).append((key, each))
+        for at in np.flatnonzero(records)[:MOST_FINDINGS].tolist():
+            maker, partition = names[int(laid.keys[at])]
+            first, last = int(laid.firsts[at]), int(laid.lasts[at])
+            places = _places(maker, partition, (first, last), where, streams)
+            # In several partitions, or in none since retention has taken it: nobody can say where.
+            place = places[0] if len(places) == 1 else Place(partition)
+            count = int(records[at]) * (last - first + 1)
+            name = (*name_of(maker), self._auditor.topic, place.partition, first, last, count)
+            found.append(Finding(fault, *name, *place[1:], in_sink=True))
+        return found
+
+
+def _states(laid: Layers, *, is_open: bool) -> dict[str, Ints]:
+    """What is true of each name, as how many of it."""
+    due, held, possible, there, old = laid.times
+    promised = np.maximum(held, due)
+    missing = np.clip(due - there, 0, None)
+    expired = np.where(old > 0, missing, 0)
+    missing -= expired
+    none = np.zeros_like(missing)
+    return {
+        "promised": promised,
+        "present": np.minimum(there, promised),
+        "pending": np.clip(promised - np.maximum(due, there), 0, None),
+        "expired": expired,
+        "lost": none if is_open else missing,
+        "hidden": missing if is_open else none,
+        # A number is given in each partition: as often as that, it is no double.
+        "duplicated": np.where(there > 1, np.clip(there - np.maximum(possible, 1), 0, None), 0),
+        "strange": np.where(possible == 0, there, 0),
+    }
+
+
+def _same(one: Runs, other: Runs) -> bool:
+    return all(np.array_equal(mine, yours) for mine, yours in zip(one, other, strict=True))
+
+
+def _within(ranges: Mapping[int, tuple[int, int]]) -> Column:
+    from pyspark.sql import functions as sf
+
+    inside = sf.lit(False)
+    for partition, (first, end) in ranges.items():
+        inside = inside | (
+            (sf.col("partition") == partition) & (sf.col("offset") >= first) & (sf.col("offset") < end)
+        )
+    return inside
+
+
+def _places(
+    maker: bytes,
+    partition: int,
+    numbers: tuple[int, int],
+    where: Stretches,
+    streams: Mapping[bytes, list[tuple[int, int]]],
+) -> list[Place]:
+    """Where these numbers are, in each stream of the maker."""
+    found = []
+    for key, each in streams.get(maker, []):
+        if partition not in (ANY, each):
+            continue
+        at = int(floor(where.runs, np.array([key]), np.array([numbers[0]]))[0])
+        if at >= 0 and where.lasts[at] >= numbers[1]:
+            offsets = int(where.begins.offsets[at]), int(where.ends.offsets[at])
+            times_ms = int(where.begins.times_ms[at]), int(where.ends.times_ms[at])
+            found.append(Place(each, *offsets, *times_ms))
+    return found

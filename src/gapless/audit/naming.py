@@ -1,0 +1,167 @@
+"""From what a comparison in Spark says of each record to a hop: counts by source, and findings that name.
+
+Records are compared by the million, so Spark counts them, and makes intervals of those with a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gapless.audit.findings import Counts, Fault, Finding, Hop
+from gapless.audit.judging import MOST_FINDINGS, unnamed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from gapless.audit.carried import Topic
+
+NOBODY = "(no identity)"
+"""What stands for the source of records that have none. Their numbers are offsets."""
+NAME = ("source", "incarnation", "partition", "number")
+_COUNTED = ("present", "lost", "pending", "duplicated", "expired", "torn", "hidden")
+_SUMMED = ("promised", *_COUNTED, "unknown", "offsets_there", "strange")
+_FAULTS = (Fault.LOST, Fault.DUPLICATED, Fault.TORN)
+
+
+def hop_of(
+    topic: Topic, sink: str, states: DataFrame, aborted: Callable[[int, int], DataFrame | None]
+) -> Hop:
+    """A hop from the states of all records, which have a name, an offset and a time.
+
+    `aborted` gives records that are in the sink, and in the topic only in aborted transactions. It is told
+    of how many offsets there are rows, and how many rows are of no record.
+    """
+    from pyspark.sql import functions as sf
+
+    hop = Hop(f"{topic.name} → {sink}")
+    hop.offsets = {each: (ends.earliest, ends.end) for each, ends in sorted(topic.ends.items())}
+    sums = dict.fromkeys(_SUMMED, 0)
+    condensed = _condensed(states).persist()
+    try:
+        by_source = condensed.groupBy("source").agg(*(sf.sum(each).alias(each) for each in _SUMMED))
+        for row in by_source.collect():
+            if row.promised or row.strange == 0:
+                hop.sources[row.source] = Counts(**{each: row[each] for each in ("promised", *_COUNTED)})
+            sums = {each: sums[each] + row[each] for each in _SUMMED}
+        faulty = condensed.filter("named IS NOT NULL").select("source", "named.*", *_COUNTED)
+        for fault in _FAULTS:
+            if sums[fault.value]:
+                hop.findings += _findings(fault, topic.name, faulty)
+    finally:
+        condensed.unpersist()
+    records = aborted(sums["offsets_there"], sums["strange"])
+    if records is not None:
+        begins = topic.earliest_now() if topic.earliest_now is not None else {}
+        add_aborted(hop, aborted_in(topic.name, records, begins))
+    _add_doubts(hop, topic, sink, sums["unknown"])
+    strange = sums["strange"] - hop.counts.aborted
+    if strange > 0:
+        hop.notes.append(f"{strange:,} rows are of no record that {topic.name} holds")
+    hop.unnamed_findings = unnamed(hop)
+    return hop
+
+
+def _add_doubts(hop: Hop, topic: Topic, sink: str, unknown: int) -> None:
+    counts = hop.counts
+    if unknown:
+        hop.doubts.append(f"{unknown:,} records of {topic.name} have nothing to be compared by")
+    if counts.hidden:
+        hop.doubts.append(
+            f"{counts.hidden:,} records may be behind a transaction in {sink} that has not ended: "
+            "audit again when it has"
+        )
+    if not counts.promised:
+        hop.doubts.append(f"{topic.name} holds no record that should be in {sink}")
+    elif counts.promised == counts.expired:
+        hop.doubts.append(f"nothing is left in {sink} of what {topic.name} holds")
+
+
+def _condensed(states: DataFrame) -> DataFrame:
+    """A row for each source, and one for each record with a fault: all that is needed, in one pass."""
+    from pyspark.sql import functions as sf
+
+    is_faulty = (sf.col("lost") > 0) | (sf.col("duplicated") > 0) | (sf.col("torn") > 0)
+    told = states.withColumns(
+        {
+            "named": sf.when(is_faulty, sf.struct("incarnation", "partition", "number", "offset", "ms")),
+            "promised": sf.col("expected"),
+            "unknown": sf.when(sf.col("there").isNull(), sf.col("expected")),
+        }
+    )
+    sums = (sf.sum(sf.coalesce(each, sf.lit(0))).alias(each) for each in _SUMMED)
+    return told.groupBy("source", "named").agg(*sums)
+
+
+def _findings(fault: Fault, topic: str, states: DataFrame) -> list[Finding]:
+    """Records with this fault, those that follow each other as one."""
+    rows = _islands(states.filter(f"{fault} > 0").withColumn("records", states[fault.value]))
+    return [_finding(fault, topic, row) for row in rows]
+
+
+def _finding(fault: Fault, topic: str, row: Any) -> Finding:
+    return Finding(
+        fault,
+        row.source,
+        bytes(row.incarnation).hex(),
+        topic,
+        row.partition,
+        row.first,
+        row.last,
+        row.records,
+        row.first_offset,
+        row.last_offset,
+        row.first_ms,
+        row.last_ms,
+        in_sink=True,
+    )
+
+
+def _islands(faulty: DataFrame) -> list[Any]:
+    """Rows that follow each other have the same difference between their number and their place."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sf
+
+    stream = ("source", "incarnation", "partition")
+    place = sf.row_number().over(Window.partitionBy(*stream).orderBy("number"))
+    ends = [
+        end(name).alias(f"{word}_{name}" if name != "number" else word)
+        for name in ("number", "offset", "ms")
+        for word, end in (("first", sf.min), ("last", sf.max))
+    ]
+    return (
+        faulty.withColumn("island", sf.col("number") - place)
+        .groupBy(*stream, "island")
+        .agg(*ends, sf.sum("records").alias("records"))
+        .orderBy(*stream, "first")
+        .limit(MOST_FINDINGS)
+        .collect()
+    )
+
+
+def aborted_in(topic: str, records: DataFrame, begins: Mapping[int, int]) -> list[Finding]:
+    """Name records of aborted transactions. Of an offset that holds nothing nobody can say whose it was.
+
+    Records before `begins` were taken by retention while others were read, and were not aborted.
+    """
+    from pyspark.sql import functions as sf
+
+    gone = sf.lit(False)
+    for partition, earliest in begins.items():
+        gone = gone | ((sf.col("partition") == partition) & (sf.col("offset") < earliest))
+    left = records.filter(~gone).select(
+        sf.coalesce("source", sf.lit(NOBODY)).alias("source"),
+        sf.coalesce("incarnation", sf.lit(b"")).alias("incarnation"),
+        "partition",
+        sf.coalesce("number", "offset").alias("number"),
+        "offset",
+        "ms",
+        sf.lit(1).alias("records"),
+    )
+    return [_finding(Fault.ABORTED, topic, row) for row in _islands(left)]
+
+
+def add_aborted(hop: Hop, found: Iterable[Finding]) -> None:
+    for finding in found:
+        hop.findings.append(finding)
+        hop.sources.setdefault(finding.source, Counts()).aborted += finding.records

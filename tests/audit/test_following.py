@@ -1,0 +1,293 @@
+"""Sinks that are watched: what is lost or doubled is told at the next look, and little is remembered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import TopicPartition as Place
+from delta.tables import DeltaTable
+
+from gapless.audit import Fault, Hop, Verdict
+from gapless.audit.auditing import Auditor, audit
+from gapless.audit.carried import Matching
+from gapless.audit.following import Follower
+from gapless.audit.tables import SinkSpec, jdbc_options
+from gapless.errors import UsageError
+from gapless.pipeline.lag import SourceGroup
+from gapless.pipeline.progress import TopicPartition
+from tests.audit.planting import Name, Planted, Record, clean
+from tests.audit.test_audit import A, B, Bench, headers_of, transact
+from tests.audit.test_judging import named
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def bench(spark: SparkSession, bootstrap: str) -> Bench:
+    return Bench(spark, bootstrap)
+
+
+class Carrier:
+    """Who carries a topic's records to a sink, and commits how far it came."""
+
+    def __init__(
+        self, bench: Bench, sink: str, write: Callable[[list[tuple[int, int, Record]]], None]
+    ) -> None:
+        self.bench = bench
+        self.sink = sink
+        self.write = write
+        self.name = f"carrier-{bench.topic}"
+        self._group = SourceGroup({"bootstrap.servers": bench.bootstrap}, self.name, [bench.topic])
+
+    def carried_to(self, ends: dict[int, int]) -> None:
+        self._group.commit({TopicPartition(self.bench.topic, each): end for each, end in ends.items()})
+
+    def follower(self, matching: Matching | None = None) -> Follower:
+        bench = self.bench
+        auditor = Auditor(bench.spark, bench.bootstrap, bench.topic, ledger=bench.ledger)
+        specs = [SinkSpec.parse(self.sink)]
+        return Follower(auditor, specs, matching or Matching(), group=self.name)
+
+
+def to_topic(bench: Bench) -> Carrier:
+    """By identity, without the partition: as a pipeline does that shares records out by key."""
+    copy, producer = f"{bench.topic}-copy", bench.producer()
+    bench.make(copy, 2)
+
+    def write(rows: list[tuple[int, int, Record]]) -> None:
+        for partition, offset, record in rows:
+            bench.send(producer, copy, (partition + offset) % 2, headers_of(*record))
+        producer.flush()
+
+    return Carrier(bench, f"kafka:{copy}", write)
+
+
+def to_files(bench: Bench, kind: str, path: Path) -> Carrier:
+    """By offset."""
+
+    def write(rows: list[tuple[int, int, Record]]) -> None:
+        table = bench.spark.createDataFrame([row[:2] for row in rows], "partition int, offset long")
+        table.coalesce(1).write.format(kind).mode("append").save(str(path))
+
+    return Carrier(bench, f"{kind}:{path}", write)
+
+
+def to_database(bench: Bench, dsn: str) -> Carrier:
+    spec = SinkSpec.parse(f"postgres:{dsn}#{bench.topic.replace('-', '_')}")
+
+    def write(rows: list[tuple[int, int, Record]]) -> None:
+        told = [(bench.topic, *row[:2]) for row in rows]
+        table = bench.spark.createDataFrame(told, "topic string, partition int, offset long")
+        table.write.format("jdbc").options(**jdbc_options(spec)).mode("append").save()
+
+    return Carrier(bench, f"postgres:{dsn}#{spec.table}", write)
+
+
+def carrier_to(kind: str, bench: Bench, tmp_path: Path, request: pytest.FixtureRequest) -> Carrier:
+    if kind == "kafka":
+        return to_topic(bench)
+    if kind == "postgres":
+        return to_database(bench, request.getfixturevalue("dsn"))
+    return to_files(bench, kind, tmp_path / "table")
+
+
+def remembered(follower: Follower) -> int:
+    """How many intervals are kept of a sink."""
+    return len(follower._sinks[0]._there.keys)
+
+
+@pytest.mark.parametrize("kind", ["kafka", "delta", "parquet", "postgres"])
+def test_losses_and_doubles_are_told_at_the_first_look_after_they_are_due(
+    bench: Bench, tmp_path: Path, request: pytest.FixtureRequest, kind: str
+) -> None:
+    random = Random(kind)
+    planted = clean(random, 4, 2, 600)
+    bench.fill(planted)
+    carrier = carrier_to(kind, bench, tmp_path, request)
+    follower, hop = None, Hop("none")
+    expected: dict[Fault, Counter[Name]] = {fault: Counter() for fault in Fault}
+    rows = {each: [(each, at, record) for at, record in enumerate(log)] for each, log in planted.logs.items()}
+    for step, faults in enumerate([0, 2, 0, 3]):
+        ends = {each: len(log) * (step + 1) // 4 for each, log in planted.logs.items()}
+        new = [row for each, log in rows.items() for row in log[len(log) * step // 4 : ends[each]]]
+        chosen = random.sample(range(len(new)), 2 * faults)
+        for at in chosen:
+            partition, _, (maker, sequence) = new[at]
+            fault = Fault.LOST if at in chosen[:faults] else Fault.DUPLICATED
+            expected[fault][maker, partition, sequence] += 1
+        written = [row for at, row in enumerate(new) if at not in chosen[:faults]]
+        # Some rows are ahead of what the group says, as they are while a batch is under way.
+        carrier.write([*written, *(new[at] for at in chosen[faults:])])
+        carrier.carried_to(ends)
+        follower = follower or carrier.follower()
+        report = follower.look()
+        hop = report.hops[1]
+        assert by_sequence(hop) == sequences(expected)
+        assert hop.counts.lost + hop.counts.present == sum(ends.values())
+        assert hop.counts.pending == 600 - sum(ends.values())
+        assert report.verdict is (Verdict.FINDINGS if step else Verdict.CLEAN)
+    assert follower is not None
+    # Eight streams, and each fault cuts one of them at most twice.
+    assert remembered(follower) <= 8 + 2 * 10
+    at_once = audit(
+        bench.spark,
+        bench.bootstrap,
+        bench.topic,
+        ledger=bench.ledger,
+        sinks=[SinkSpec.parse(carrier.sink)],
+        group=carrier.name,
+    ).hops[1]
+    assert by_sequence(at_once) == sequences(expected)
+    assert at_once.counts == hop.counts
+    if kind != "kafka":  # there, a number that several partitions give cannot be told apart
+        assert named(hop) == named(at_once) == expected
+        assert {str(each) for each in hop.findings} == {str(each) for each in at_once.findings}
+
+
+def by_sequence(hop: Hop) -> dict[Fault, Counter[tuple[str, int]]]:
+    """Without the partition, which not all sinks tell."""
+    found: dict[Fault, Counter[tuple[str, int]]] = {fault: Counter() for fault in Fault}
+    for each in hop.findings:
+        found[each.fault].update((each.source, number) for number in range(each.first, each.last + 1))
+    return found
+
+
+def sequences(expected: dict[Fault, Counter[Name]]) -> dict[Fault, Counter[tuple[str, int]]]:
+    found: dict[Fault, Counter[tuple[str, int]]] = {fault: Counter() for fault in Fault}
+    for fault, names in expected.items():
+        for (maker, _, sequence), count in names.items():
+            found[fault][maker[9:].decode(), sequence] += count
+    return found
+
+
+def filled(bench: Bench, count: int) -> list[tuple[int, int, Record]]:
+    """So many records of one source in one partition, and rows for them."""
+    bench.fill(Planted({0: [(A, n) for n in range(count)]}, [[(A, 0, 0, count - 1)]]))
+    return [(0, n, (A, n)) for n in range(count)]
+
+
+def test_a_record_that_comes_late_is_not_lost_any_more(bench: Bench) -> None:
+    rows, carrier = filled(bench, 10), to_topic(bench)
+    carrier.write([row for row in rows if row[1] not in (4, 5)])
+    carrier.carried_to({0: 10})
+    follower = carrier.follower()
+    hop = follower.look().hops[1]
+    assert [(each.fault, each.which, each.first_offset, each.last_offset) for each in hop.findings] == [
+        (Fault.LOST, "4 to 5", 4, 5)
+    ]
+    assert hop.findings[0].first_ms is not None
+    carrier.write(rows[4:5])
+    assert [each.which for each in follower.look().hops[1].findings] == ["5"]
+    carrier.write(rows[5:6])
+    assert follower.look().verdict is Verdict.CLEAN
+    assert remembered(follower) == 1
+
+
+def test_records_that_a_sink_need_not_have_leave_no_gaps(bench: Bench) -> None:
+    rows, carrier = filled(bench, 100), to_topic(bench)
+    carrier.write([row for row in rows if row[1] % 2 == 0 and row[1] != 40])
+    carrier.carried_to({0: 100})
+    follower = carrier.follower(Matching(where="offset % 2 = 0"))
+    hop = follower.look().hops[1]
+    assert (hop.counts.promised, hop.counts.present, hop.counts.lost) == (50, 49, 1)
+    assert [each.which for each in hop.findings] == ["40"]
+    assert remembered(follower) == 2
+
+
+def test_without_a_group_records_are_given_time(bench: Bench) -> None:
+    rows, carrier = filled(bench, 10), to_topic(bench)
+    carrier.write(rows[:9])
+    auditor = Auditor(bench.spark, bench.bootstrap, bench.topic, ledger=bench.ledger)
+    patient = Follower(auditor, [SinkSpec.parse(carrier.sink)], Matching(), grace_s=3600)
+    for _ in range(2):
+        report = patient.look()
+        assert report.verdict is Verdict.UNKNOWN
+        assert report.hops[1].doubts == [f"no record of {bench.topic} is due in {carrier.sink} yet"]
+        assert (report.hops[1].counts.pending, report.hops[1].counts.lost) == (1, 0)
+    strict = Follower(auditor, [SinkSpec.parse(carrier.sink)], Matching(), grace_s=0)
+    strict.look()
+    assert [each.which for each in strict.look().hops[1].findings] == ["9"]
+
+
+def test_a_table_from_which_rows_are_deleted_is_read_again(bench: Bench, tmp_path: Path) -> None:
+    rows, carrier = filled(bench, 10), to_files(bench, "delta", tmp_path / "table")
+    carrier.write(rows)
+    carrier.carried_to({0: 10})
+    follower = carrier.follower()
+    assert follower.look().verdict is Verdict.CLEAN
+    DeltaTable.forPath(bench.spark, str(tmp_path / "table")).delete("offset = 6")
+    assert [each.which for each in follower.look().hops[1].findings] == ["6"]
+    DeltaTable.forPath(bench.spark, str(tmp_path / "table")).delete("offset < 3")
+    hop = follower.look().hops[1]
+    assert [each.which for each in hop.findings] == ["6"]
+    assert hop.counts.expired == 3
+
+
+def test_rows_that_a_database_loses_or_gets_again_later_are_noticed(bench: Bench, dsn: str) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    rows, carrier = filled(bench, 10), to_database(bench, dsn)
+    carrier.write(rows)
+    carrier.carried_to({0: 10})
+    follower = carrier.follower()
+    assert follower.look().verdict is Verdict.CLEAN
+    carrier.write(rows[2:3])
+    assert [(each.fault, each.which) for each in follower.look().hops[1].findings] == [
+        (Fault.DUPLICATED, "2")
+    ]
+    table = SinkSpec.parse(carrier.sink).table
+    with psycopg.connect(dsn) as connection:
+        connection.execute(f'DELETE FROM {table} WHERE "offset" = 7')
+    assert {(each.fault, each.which) for each in follower.look().hops[1].findings} == {
+        (Fault.DUPLICATED, "2"),
+        (Fault.LOST, "7"),
+    }
+
+
+def test_what_a_topics_retention_took_before_the_watch_began_has_expired(bench: Bench) -> None:
+    rows, carrier = filled(bench, 10), to_topic(bench)
+    carrier.write(rows)
+    carrier.carried_to({0: 10})
+    copy = carrier.sink.removeprefix("kafka:")
+    for answer in bench.admin.delete_records([Place(copy, 0, 2), Place(copy, 1, 2)]).values():
+        answer.result(30)
+    follower = carrier.follower()
+    hop = follower.look().hops[1]
+    assert (hop.counts.expired, hop.counts.lost) == (4, 0)
+    # What is taken after it was seen was there.
+    for answer in bench.admin.delete_records([Place(copy, 0, 4)]).values():
+        answer.result(30)
+    hop = follower.look().hops[1]
+    assert (hop.counts.expired, hop.counts.lost) == (4, 0)
+
+
+def test_rows_of_aborted_records_are_named(bench: Bench, tmp_path: Path) -> None:
+    filled(bench, 3)
+    transact(bench, [(B, 0, 0), (B, 0, 1)], "abort")
+    carrier = to_files(bench, "parquet", tmp_path / "table")
+    carrier.write([(0, offset, (A, offset)) for offset in (0, 1, 2, 4)])
+    carrier.carried_to({0: 3})
+    hop = carrier.follower().look().hops[1]
+    assert [(each.fault, each.source, each.which, each.first_offset) for each in hop.findings] == [
+        (Fault.ABORTED, "b", "1", 4)
+    ]
+
+
+def test_what_cannot_be_remembered_in_a_few_intervals_is_refused(bench: Bench, dsn: str) -> None:
+    filled(bench, 1)
+    carrier = to_topic(bench)
+    with pytest.raises(UsageError, match=r"by offset or identity, and not by key"):
+        carrier.follower(Matching(by="key"))
+    table = f"{bench.topic}_values".replace("-", "_")
+    spec = SinkSpec.parse(f"postgres:{dsn}#{table}")
+    frame = bench.spark.createDataFrame([("x",)], "value string")
+    frame.write.format("jdbc").options(**jdbc_options(spec)).save()
+    with pytest.raises(UsageError, match="cannot be watched: a database does not tell what is new"):
+        Carrier(bench, f"postgres:{dsn}#{table}", lambda _: None).follower()
