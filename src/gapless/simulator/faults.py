@@ -147,18 +147,18 @@ def power_cut(scene: Scene, who: str | int, down_ms: int, kept_percent: int) -> 
 
 
 def _bears_a_power_cut(scene: Scene, place: tuple[str, int], node_id: int) -> bool:
-    """Whether others certainly have all that was acknowledged, or it is on disk."""
+    """Whether it is on disk, or somebody else certainly has all that was committed.
+
+    Who is in sync has it, and so has who is eligible, dead or alive: what a process wrote outlives it, though
+    not a power cut.
+    """
     if scene.topics[place[0]].configs.get("flush.messages") == "1":
         return True
-    assignment = scene.assignment(place)
-    others = [
-        each
-        for each in assignment.isr
-        if each != node_id and scene.world.hosts[each].alive and each not in scene.broken_disks
-    ]
-    floor = int(scene.topics[place[0]].configs.get("min.insync.replicas", "1"))
-    whole = len(assignment.isr) == len(assignment.replicas) and len(others) == len(assignment.isr) - 1
-    return whole and floor >= 2
+    assignment, hosts = scene.assignment(place), scene.world.hosts
+    return any(
+        each != node_id and hosts[each].keeps_all and each not in scene.broken_disks
+        for each in (*assignment.isr, *assignment.eligible)
+    )
 
 
 @fault(

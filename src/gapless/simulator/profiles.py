@@ -65,5 +65,24 @@ PROFILES = {
             transactional=0,
             brokers=(3,),
         ),
+        Profile(
+            "leaders",
+            "leadership goes to and fro, while some do not hear of it",
+            {"crash": 3, "slow-way": 3, "coordination-away": 3, "one-way": 1, "partition": 1, "pause": 1},
+            plain=2,
+            transactional=0,
+            brokers=(3,),
+            flushed=0,
+            settings={"leader.imbalance.check.interval.seconds": "1"},
+        ),
+        Profile(
+            "power",
+            "power is cut again and again",
+            {"power-cut": 5, "crash": 2, "one-way": 2, "slow-way": 1},
+            plain=2,
+            transactional=0,
+            brokers=(3,),
+            flushed=0,
+        ),
     )
 }

@@ -166,7 +166,7 @@ class Fetcher:
                 key.partition,
                 partition.leader_epoch,
                 log.end_offset,
-                log.latest_epoch,
+                epoch_to_compare(partition),
                 log.start_offset,
                 max_bytes,
             )
@@ -283,6 +283,11 @@ class Fetcher:
                 f"broker {self._leader}, which leads it, does not have them",
                 is_problem=partition.log.end_offset < watermark,
             )
+
+
+def epoch_to_compare(partition: Partition) -> int:
+    """By which epoch the leader finds where both logs part: named with every fetch, whoever leads."""
+    return partition.log.latest_epoch
 
 
 def _text(partition: Partition) -> str:

@@ -3,6 +3,8 @@
 from gapless.simulator.checkers import (  # noqa: F401, I001  the order counts
     high_watermark,
     one_leader,
+    in_sync,
+    ascending_log,
     logs_equal,
     lost_write,
     duplicate,

@@ -1,4 +1,4 @@
-"""The high watermark: never back within an epoch, never above the log's end, never above the in-sync minimum.
+"""The high watermark: never back within an epoch, always within the log, never above the in-sync minimum.
 
 The last one is judged from outside: whoever is in the in-sync set by the journal's word may be elected the
 next moment, so it must have everything below the watermark now, in its log and not in the leader's opinion.
@@ -29,6 +29,9 @@ class HighWatermark(Checker):
         where = f"{place[0]}-{place[1]} on broker {host.node_id}"
         if watermark > end:
             self.fail(f"the watermark of {where} is {watermark}, and its log ends at {end}", place)
+        if watermark < replica.log.start_offset:
+            start = replica.log.start_offset
+            self.fail(f"the watermark of {where} is {watermark}, and its log begins at {start}", place)
         if not replica.is_leader:
             return
         key = (host.node_id, host.life, place, replica.leader_epoch)

@@ -1,0 +1,1 @@
+"""Mistakes of clients."""

@@ -1,0 +1,178 @@
+"""Mistakes in how a follower's log is made to agree with its leader's."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from gapless.core.log import LogFailed
+from gapless.core.partition import Partition
+from gapless.core.records import PartitionChanged
+from gapless.core.replication import copying, fetchers, serving
+from gapless.simulator.mutants.mutant import Wrong, mutant
+from gapless.storage import rules as storage_rules
+from gapless.wire.batch import BatchHeader, InvalidBatch, is_intact
+from gapless.wire.errors import ErrorCode
+from gapless.wire.fetch import FetchPartition
+
+Agreement = tuple[int, int] | ErrorCode | None
+
+_assign = Partition.assign
+_agrees = serving.agrees
+_check = copying._check
+
+# --------------------------------------------------------------------------------------------- 1: KIP-101
+
+
+def _cut_to_own_watermark(self: Partition, change: PartitionChanged, now_ms: int = 0) -> None:
+    is_renewed = 0 <= self.leader_epoch < change.leader_epoch
+    _assign(self, change, now_ms)
+    if is_renewed and self.leader >= 0 and not self.is_leader:
+        with suppress(LogFailed):
+            self.truncate_to(self.high_watermark)
+
+
+mutant(
+    1,
+    "truncate-to-hw",
+    "KIP-101",
+    """A follower that hears of a new leader cuts its log to its own high watermark, which may be behind
+    the true one. If it is then elected before it has fetched again, what was committed is lost.""",
+    Wrong(Partition, "assign", _cut_to_own_watermark),
+    found_as=("lost-write", "logs-differ", "high-watermark"),
+    profile="elections",
+)
+
+# --------------------------------------------------------------------------------------------- 2: KIP-279
+
+
+def _agrees_by_end(partition: Partition, wish: FetchPartition) -> Agreement:
+    found = _agrees(partition, wish)
+    if isinstance(found, tuple) and found[1] >= wish.fetch_offset:
+        return None  # that the epochs are not the same is not noticed
+    return found
+
+
+def _cut_to_leaders_end(partition: Partition, epoch: int, end_offset: int) -> None:
+    partition.truncate_to(end_offset)
+
+
+mutant(
+    2,
+    "compare-ends-only",
+    "KIP-279",
+    """Leader and follower look for the place where their logs part by one offset, whether or not both
+    know the epoch that ended there. After leaders have changed fast, a follower keeps records that its
+    leader never had, and both disagree for good.""",
+    Wrong(serving, "agrees", _agrees_by_end),
+    Wrong(fetchers, "truncate_by_epoch", _cut_to_leaders_end),
+    found_as=("logs-differ", "lost-write", "inconsistent-offsets"),
+    profile="leaders",
+)
+
+# --------------------------------------------------------------------------------------------- 3: KIP-320
+
+
+def _whoever_leads(self: Partition, claimed_epoch: int) -> ErrorCode:
+    return ErrorCode.NONE if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def _trusts_the_outdated(partition: Partition, wish: FetchPartition) -> Agreement:
+    if wish.current_leader_epoch == partition.leader_epoch:
+        return _agrees(partition, wish)
+    return _agrees(partition, replace(wish, last_fetched_epoch=-1))
+
+
+mutant(
+    3,
+    "unfenced-fetch",
+    "KIP-320",
+    """A fetch from an earlier epoch is served by its offset alone, instead of being refused. The leader
+    counts records for replicated that the follower does not have, because it has others at these offsets.""",
+    Wrong(Partition, "leadership_error", _whoever_leads),
+    Wrong(serving, "agrees", _trusts_the_outdated),
+    found_as=("logs-differ", "lost-write", "high-watermark"),
+    profile="leaders",
+)
+
+# ------------------------------------------------------------------------------------------ 5: KAFKA-7164
+
+_followed: WeakKeyDictionary[Partition, tuple[int, int]] = WeakKeyDictionary()
+
+
+def _compares_with_a_new_leader(partition: Partition) -> int:
+    leader, epoch = _followed.setdefault(partition, (partition.leader, partition.leader_epoch))
+    if leader == partition.leader and epoch != partition.leader_epoch:
+        return -1
+    _followed[partition] = (partition.leader, partition.leader_epoch)
+    return partition.log.latest_epoch
+
+
+mutant(
+    5,
+    "same-leader-no-truncation",
+    "KAFKA-7164",
+    """A follower compares its log with its leader's when the leader is another one, and not when only the
+    epoch is new. A leader that has lost its place and won it again meanwhile may have given up what the
+    follower keeps.""",
+    Wrong(fetchers, "epoch_to_compare", _compares_with_a_new_leader),
+    found_as=("logs-differ", "lost-write", "high-watermark"),
+    profile="leaders",
+)
+
+# ------------------------------------------------------------------------------------------ 8: KAFKA-9491
+
+
+def _watermark_left_behind(self: Partition) -> int:
+    return min(self.high_watermark, self.log.end_offset)
+
+
+mutant(
+    8,
+    "hw-left-behind",
+    "KAFKA-9491",
+    """A follower whose whole log was dropped, because it ended before its leader's begins, leaves its
+    high watermark where it was. It then says that nothing is committed of what it has, and who comes to
+    read there finds nothing.""",
+    Wrong(Partition, "_watermark_within", _watermark_left_behind),
+    found_as=("high-watermark",),
+    profile="retention",
+)
+
+# ------------------------------------------------------------------------------------------ 9: KAFKA-3919
+
+
+def _agrees_by_offset(partition: Partition, wish: FetchPartition) -> Agreement:
+    end_offset = partition.log.end_offset
+    if wish.fetch_offset > end_offset:
+        return wish.last_fetched_epoch, end_offset
+    return _agrees(partition, replace(wish, last_fetched_epoch=-1))
+
+
+def _checks_sums_only(partition: Partition, payload: memoryview, batch: BatchHeader, end_offset: int) -> None:
+    with suppress(InvalidBatch):
+        _check(partition, payload, batch, end_offset)
+        return
+    if not is_intact(payload, batch):
+        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "a batch from the leader is damaged")
+
+
+def _anything_follows(*_chain: Any) -> None:
+    pass
+
+
+mutant(
+    9,
+    "offsets-go-back",
+    "KAFKA-3919",
+    """Logs are compared by their ends alone, and a follower appends whatever comes. A leader that has
+    lost its end by a power cut and has grown again sends a batch from its beginning, in the middle of
+    which the follower's log ends: there offsets go back, and no index can be built of it.""",
+    Wrong(serving, "agrees", _agrees_by_offset),
+    Wrong(copying, "_check", _checks_sums_only),
+    Wrong(storage_rules, "check_chain", _anything_follows),
+    found_as=("nonmonotonic-log",),
+    profile="power",
+)
