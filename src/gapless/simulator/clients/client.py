@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -46,15 +47,18 @@ PASSING = frozenset(
 class Client:
     """Somebody with a name and connections of its own."""
 
-    def __init__(self, scene: Scene, name: str) -> None:
+    def __init__(self, scene: Scene, name: str, number: int | None = None) -> None:
+        """`number` is that of another client whose connections this one shares."""
         self.scene = scene
         self.world = scene.world
         self.history = scene.history
         self.name = name
-        self.number = scene.new_client_number()
+        self.number = scene.new_client_number() if number is None else number
         self.random = Random(scene.case.seed * 1_000_003 + self.number)
         self.processes: list[Running] = []
         self._leaders: dict[Place, tuple[int, int]] = {}
+        self._epochs: dict[Place, int] = {}
+        """The newest epochs that it has heard of: who tells an older one is behind (KIP-320)."""
         self._coordinators: dict[tuple[int, str], int] = {}
         self._asked = self.number
 
@@ -63,18 +67,30 @@ class Client:
     def begin(self, process: Process) -> Running:
         """Let a process of this client go on from now on."""
         running = Running(self.world, process)
+        self.processes = [each for each in self.processes if not each.ended.done]
         self.processes.append(running)
         return running
 
     def stop(self) -> None:
-        """The client dies."""
+        """The client's process is killed, and its connections end."""
         for running in self.processes:
             running.stop()
+        self.world.network.ended(self.number)
+
+    def stall(self, ms: int) -> None:
+        """It stands still for a while, and goes on as if nothing had been."""
+        for running in self.processes:
+            running.stalled_until_ms = self.world.now_ms + ms
 
     @property
     def is_idle(self) -> bool:
         """Whether it has nothing left to do."""
         return all(running.ended.done for running in self.processes)
+
+    def what_is_left(self) -> Iterator[str]:
+        """What it still has to do, for people."""
+        if not self.is_idle:
+            yield f"{self.name} still has something to do"
 
     # ------------------------------------------------------------------------------------------ asking
 
@@ -118,9 +134,15 @@ class Client:
         """What was believed of a place was wrong; perhaps the answer has told better."""
         self._leaders.pop(place, None)
         if told is not None and told[0] >= 0:
+            self._believe(place, told)
+
+    def _believe(self, place: Place, told: tuple[int, int]) -> None:
+        if told[1] >= self._epochs.get(place, -1):
+            self._epochs[place] = told[1]
             self._leaders[place] = told
 
     def _refresh(self, topic: str) -> Part:
+        """Ask anybody who leads a topic's partitions; returns all of them, led or not, if there is an answer."""
         body = MetadataRequest(
             topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
             allow_auto_topic_creation=False,
@@ -128,13 +150,24 @@ class Client:
             include_topic_authorized_operations=False,
         )
         answer = yield self.ask(self._anybody(), ApiKey.METADATA, METADATA_VERSION, body)
+        places: list[Place] = []
         if answer is None:
-            return
+            return places
         for found in answer.topics:
             for partition in found.partitions:
+                place = (found.name, partition.partition_index)
+                places.append(place)
                 if partition.leader_id >= 0 and not partition.error_code:
-                    place = (found.name, partition.partition_index)
-                    self._leaders[place] = (partition.leader_id, partition.leader_epoch)
+                    self._believe(place, (partition.leader_id, partition.leader_epoch))
+        return places
+
+    def places_of(self, topic: str) -> Part:
+        """All partitions of a topic: asks until it is told."""
+        tries = 0
+        while not (places := (yield from self._refresh(topic))):
+            yield self.back_off(tries)
+            tries += 1
+        return sorted(places)
 
     def coordinator(self, kind: int, key: str) -> Part:
         """Who coordinates a group or a transactional id: asks until it is told."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gapless.simulator.clients.client import Client
@@ -25,12 +26,14 @@ WAIT_MS = 1_000
 class Position:
     """Where a consumer is in one place, and the epoch of what it read last (KIP-320)."""
 
-    __slots__ = ("last_epoch", "reading", "tries")
+    __slots__ = ("busy", "last_epoch", "reading", "tries")
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
         self.last_epoch = -1
         self.tries = 0
+        self.busy = False
+        """Whether something was read that is not dealt with yet."""
 
 
 class Consumer(Client):
@@ -50,12 +53,26 @@ class Consumer(Client):
         while True:
             yield from self.poll(position)
 
-    def poll(self, position: Position) -> Part:
-        """One fetch."""
+    def what_is_left(self) -> Iterator[str]:
+        for place, position in self.positions.items():
+            leader = self.scene.leader(place)
+            if leader is not None and position.reading.position < leader.log.end_offset:
+                yield (
+                    f"{self.name} has read {place[0]}-{place[1]} up to {position.reading.position} "
+                    f"of {leader.log.end_offset}"
+                )
+
+    def poll(self, position: Position, purpose: Any = None) -> Part:
+        """One fetch, over a connection for this place and purpose."""
         place = position.reading.place
         broker, epoch = yield from self.leader(place)
         answer = yield self.ask(
-            broker, ApiKey.FETCH, FETCH_VERSION, self._request(position, epoch), place, WAIT_MS + 1_000
+            broker,
+            ApiKey.FETCH,
+            FETCH_VERSION,
+            self._request(position, epoch),
+            (place, purpose),
+            WAIT_MS + 1_000,
         )
         if answer is None or not answer.topics:
             self.forget_leader(place)

@@ -51,6 +51,8 @@ class Running:
         self._world = world
         self._process = process
         self.ended = Promise()
+        self.stalled_until_ms = 0
+        """It stands still until then, as if its machine did; what it waits for comes all the same."""
         world.after(0, lambda: self._go_on(None))
 
     def stop(self) -> None:
@@ -61,6 +63,9 @@ class Running:
 
     def _go_on(self, value: Any) -> None:
         if self.ended.done:
+            return
+        if self._world.now_ms < self.stalled_until_ms:
+            self._world.agenda.at(self.stalled_until_ms, lambda: self._go_on(value))
             return
         try:
             awaited = self._process.send(value)
