@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gapless.simulator.odds.configuration import BROKERS, Acks
-from gapless.simulator.odds.model import PRODUCERS, REBOOT_MS, RESTART_MS, SESSION_ENDS_MS
+from gapless.simulator.odds.model import PRODUCERS, REBOOT_MS, RESTART_MS, SESSION_ENDS_MS, SLOWER_REBOOT_MS
 from gapless.simulator.odds.stage import Sender, Stage
 
 HOUR, DAY = 3_600.0, 86_400.0
 YEAR = 365.25 * DAY
-AWAY_BEFORE_MS = 10_000
-"""How long a leader has been alone when it loses its power, too."""
-SHORTEST_CUT_MS, LONGEST_CUT_MS = 1_000, 60_000
+AWAY_MS = 10_000
+"""How long a leader has been alone when it ends, too."""
+SHORTEST_CUT_MS, LONGEST_CUT_MS = 1_000, 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def crash(stage: Stage) -> None:
     each="machine",
     count=BROKERS,
     mtbf_s=YEAR,
-    lasts_ms=6_000,
+    lasts_ms=REBOOT_MS + SLOWER_REBOOT_MS + 2_000,
 )
 def power(stage: Stage) -> None:
     """See its meaning."""
@@ -82,7 +82,7 @@ def power(stage: Stage) -> None:
     each="cluster",
     count=1,
     mtbf_s=5 * YEAR,
-    lasts_ms=3_000,
+    lasts_ms=REBOOT_MS + SLOWER_REBOOT_MS + 2_000,
 )
 def rack(stage: Stage) -> None:
     """See its meaning."""
@@ -96,7 +96,7 @@ def rack(stage: Stage) -> None:
     each="machine",
     count=BROKERS,
     mtbf_s=50 * YEAR,
-    lasts_ms=6_000,
+    lasts_ms=REBOOT_MS + SLOWER_REBOOT_MS + 2_000,
 )
 def disk(stage: Stage) -> None:
     """See its meaning."""
@@ -109,7 +109,7 @@ def disk(stage: Stage) -> None:
     each="connection",
     count=BROKERS * PRODUCERS,
     mtbf_s=DAY,
-    lasts_ms=1_000,
+    lasts_ms=2_000,
 )
 def reset(stage: Stage) -> None:
     """See its meaning."""
@@ -123,10 +123,10 @@ def reset(stage: Stage) -> None:
     each="broker",
     count=BROKERS,
     mtbf_s=YEAR,
-    lasts_ms=30_000,
+    lasts_ms=LONGEST_CUT_MS + 2_000,
 )
 def partition(stage: Stage) -> None:
-    """See its meaning. It lasts from one second to a minute, short and long ones alike."""
+    """See its meaning. It lasts from one second to thirty; short ones are as likely as long ones."""
     world, broker = stage.world, stage.some_broker()
     near = stage.random.choice(stage.senders).number
     lasts_ms = round(SHORTEST_CUT_MS * (LONGEST_CUT_MS / SHORTEST_CUT_MS) ** stage.random.random())
@@ -161,7 +161,7 @@ def partition(stage: Stage) -> None:
     each="producer",
     count=PRODUCERS,
     mtbf_s=30 * DAY,
-    lasts_ms=RESTART_MS + 2_000,
+    lasts_ms=RESTART_MS + 3_000,
 )
 def producer(stage: Stage) -> None:
     """See its meaning. What it had not sent is gone with it; what was not acknowledged, nobody knows of."""
@@ -192,32 +192,42 @@ def producer(stage: Stage) -> None:
 
 @kind(
     "alone",
-    "all followers are away, and the leader, alone for ten seconds, loses its power; a follower is back first",
+    "all followers are away, and after ten seconds alone the leader is killed; a follower is back first",
+    each="cluster",
+    count=1,
+    mtbf_s=YEAR,
+    lasts_ms=AWAY_MS + RESTART_MS,
+)
+def alone(stage: Stage) -> None:
+    """See its meaning: what unclean elections are about."""
+    _followers_then_leader(stage, stage.world.crash)
+
+
+@kind(
+    "alone-power",
+    "the same, but the leader's machine loses its power",
     each="cluster",
     count=1,
     mtbf_s=10 * YEAR,
-    lasts_ms=AWAY_BEFORE_MS + 3_000,
+    lasts_ms=AWAY_MS + RESTART_MS,
 )
-def alone(stage: Stage) -> None:
-    """See its meaning: what min.insync.replicas and unclean elections are about."""
+def alone_power(stage: Stage) -> None:
+    """See its meaning: what min.insync.replicas is about."""
+    _followers_then_leader(stage, stage.cut_power)
+
+
+def _followers_then_leader(stage: Stage, how: Callable[[int], None]) -> None:
     leader = stage.some_broker()
     followers = [broker for broker in stage.world.hosts if broker != leader]
     for follower in followers:
         stage.world.crash(follower)
 
     def end() -> None:
-        mend = stage.cut_off(leader)
-        stage.cut_power(leader)
-
-        def leader_is_back() -> None:
-            mend()
-            _start(stage, leader)
-
+        _machine_ends(stage, leader, how)
         for follower in followers:
             stage.world.after(RESTART_MS, lambda follower=follower: _start(stage, follower))  # type: ignore[misc]
-        stage.world.after(REBOOT_MS, leader_is_back)
 
-    stage.world.after(AWAY_BEFORE_MS, end)
+    stage.world.after(AWAY_MS, end)
 
 
 def _machine_ends(stage: Stage, broker: int, how: Callable[[int], None]) -> None:
@@ -227,9 +237,10 @@ def _machine_ends(stage: Stage, broker: int, how: Callable[[int], None]) -> None
 
     def is_back() -> None:
         mend()
+        stage.world.network.ended(broker)  # whoever still sends to the process that was hears it now
         _start(stage, broker)
 
-    stage.world.after(REBOOT_MS + stage.random.randrange(REBOOT_MS // 2), is_back)
+    stage.world.after(REBOOT_MS + stage.random.randrange(SLOWER_REBOOT_MS), is_back)
 
 
 def _start(stage: Stage, broker: int) -> None:

@@ -16,7 +16,8 @@ REQUEST_MS = 30_000
 RESTART_MS = 5_000
 """A killed process is back after so long."""
 REBOOT_MS = 20_000
-"""A machine is."""
+SLOWER_REBOOT_MS = 10_000
+"""A machine is after so long, or up to so much later."""
 SESSION_ENDS_MS = 10_000
 """When a broker that is cut off from the coordination service gives up, and its successor is safe."""
 

@@ -9,31 +9,48 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
 from gapless.core.configs import Settings
 from gapless.simulator.case import Case, ClientPlan, TopicPlan
+from gapless.simulator.clients.client import METADATA_VERSION
+from gapless.simulator.clients.process import Part
 from gapless.simulator.clients.producer import Producer
 from gapless.simulator.history import Place, Write
 from gapless.simulator.looking import records_of, values_in
 from gapless.simulator.odds.configuration import BROKERS, Configuration
-from gapless.simulator.odds.model import FLUSH_MS, PARTITIONS, PRODUCERS, REQUEST_MS, SLOW_MS, SLOW_ONE_IN, Model
+from gapless.simulator.odds.model import (
+    FLUSH_MS,
+    PARTITIONS,
+    PRODUCERS,
+    REQUEST_MS,
+    SLOW_MS,
+    SLOW_ONE_IN,
+    Model,
+)
 from gapless.simulator.scene import SETTINGS, Scene
+from gapless.wire.apis import ApiKey
+from gapless.wire.messages import MetadataRequest
 
 TOPIC = "t"
+SPREAD_MS = 50
 PAST_SLICES = 6
 PAST_IS_WRITTEN_MS = 400
 WARM_UP_MS = 100
 MOMENTS_MS = 40
 """The fault strikes at some moment of so many."""
 FINE_FOR_MS = 60
-COARSE_MS = 1_000
-LOOK_EVERY_MS = 500
+COARSER, COARSEST_MS = 4, 2_000
+"""Later, a batch stands for a part of the time since the fault: one in so many, but not more than this."""
+LOOK_EVERY_MS = 200
 SETTLE_LIMIT_MS = 200_000
 
 # What the simulator shortens elsewhere has its real length here: it decides how much is lost.
-REAL_SETTINGS = {name: str(Settings({}).get(name)) for name in SETTINGS} | {"auto.create.topics.enable": "false"}
+REAL_SETTINGS = {name: str(Settings({}).get(name)) for name in SETTINGS} | {
+    "auto.create.topics.enable": "false"
+}
 
 
 class Taken(NamedTuple):
@@ -46,11 +63,30 @@ class Taken(NamedTuple):
 
 
 class Sender(Producer):
-    """A producer with Kafka's own patience."""
+    """A producer with Kafka's own patience.
+
+    One that wants no acknowledgements hands over a batch once, but not before it has a connection: that much
+    its socket tells it.
+    """
 
     request_ms = REQUEST_MS
     confirm_ms = REQUEST_MS
     plain_tries = 1_000_000
+
+    def leader(self, place: Place) -> Part:
+        """See `Client`."""
+        broker, epoch = yield from super().leader(place)
+        while self.acks == 0 and not (yield from self._is_connected(broker)):
+            self.forget_leader(place)
+            yield self.back_off(0)
+            broker, epoch = yield from super().leader(place)
+        return broker, epoch
+
+    def _is_connected(self, broker: int) -> Part:
+        if self.world.network.is_open((self.number, broker)):
+            return True
+        answer = yield self.ask(broker, ApiKey.METADATA, METADATA_VERSION, MetadataRequest(topics=[]))
+        return answer is not None
 
 
 class Stage:
@@ -68,6 +104,7 @@ class Stage:
             model.latency_ms + (slow.randrange(SLOW_ONE_IN) == 0) * slow.randrange(SLOW_MS)
         )
         self.world.flush_latency_ms = lambda node_id: FLUSH_MS
+        self._spread_leaders()
         self.senders = [self.new_sender(f"producer-{number}") for number in range(PRODUCERS)]
         self.promised: set[int] = set()
         """Values that the application takes for safe, whatever the producer was told."""
@@ -78,6 +115,23 @@ class Stage:
         """When a value was sent; of the past, when it would have been."""
         self._last_sent_ms: dict[Place, int] = {}
         self._silent: set[Place] = set()
+
+    def _spread_leaders(self) -> None:
+        """Let each broker lead as many partitions as any other, whoever was there first."""
+        self._settle()
+        assignments = [self.scene.assignment(place) for place in self.scene.places()]
+        self.world.append(
+            *(
+                replace(
+                    each,
+                    leader=each.replicas[0],
+                    leader_epoch=each.leader_epoch + 1,
+                    partition_epoch=each.partition_epoch + 1,
+                )
+                for each in assignments
+            )
+        )
+        self.world.run(SPREAD_MS)
 
     # ------------------------------------------------------------------------------------------ playing
 
@@ -93,7 +147,6 @@ class Stage:
             self._plan(place, start_ms, fine_ms, lasts_ms)
         self.world.after(strikes_after_ms, lambda: strike(self))
         self.world.run(fine_ms + lasts_ms)
-        self.scene.end_faults()
         self._settle()
         return self._count()
 
@@ -102,9 +155,7 @@ class Stage:
         model, now_ms = self.model, self.world.now_ms + PAST_IS_WRITTEN_MS
         recent_ms = min(model.writeback_ms, model.retention_ms)
         slice_ms = recent_ms / PAST_SLICES
-        past = [
-            (slice_ms, now_ms - round((turn + 0.5) * slice_ms)) for turn in reversed(range(PAST_SLICES))
-        ]
+        past = [(slice_ms, now_ms - round((turn + 0.5) * slice_ms)) for turn in reversed(range(PAST_SLICES))]
         if model.retention_ms > recent_ms:
             past.insert(0, (model.retention_ms - recent_ms, now_ms - model.retention_ms))
         for place in self.scene.places():
@@ -117,9 +168,9 @@ class Stage:
         at = self.world.agenda.at
         for due_ms in range(start_ms + phase_ms % linger_ms, start_ms + fine_ms, linger_ms):
             at(due_ms, lambda: self._send(place, linger_ms, self.world.now_ms))
-        coarse_from_ms = start_ms + fine_ms + COARSE_MS // 2
-        for due_ms in range(coarse_from_ms, start_ms + fine_ms + lasts_ms, COARSE_MS):
-            at(due_ms, lambda: self._send(place, COARSE_MS, self.world.now_ms))
+        for after_ms, stands_for_ms in _coarser(lasts_ms):
+            due_ms = start_ms + fine_ms + after_ms
+            at(due_ms, lambda ms=stands_for_ms: self._send(place, ms, self.world.now_ms))  # type: ignore[misc]
 
     def _send(self, place: Place, stands_for_ms: float, sent_ms: int) -> None:
         if place in self._silent:
@@ -131,6 +182,7 @@ class Stage:
         self.sender(place).send(place, 1)
 
     def _settle(self) -> None:
+        """Let time pass until all is well."""
         end_ms = self.world.now_ms + SETTLE_LIMIT_MS
         while any(self.scene.what_is_left()):
             if self.world.now_ms > end_ms:
@@ -214,6 +266,16 @@ class Stage:
             )
             kept[name] = min(younger, default=log.end_offset) if name[0] == TOPIC else log.end_offset
         self.world.power_cut(broker, noticed=False, kept=kept)
+
+
+def _coarser(lasts_ms: int) -> Iterator[tuple[int, int]]:
+    """The longer ago the fault is, the longer the stretches of the load: the middle of each, and its length."""
+    begin_ms = 0
+    while begin_ms < lasts_ms:
+        length_ms = min((FINE_FOR_MS + begin_ms) // COARSER, COARSEST_MS, lasts_ms - begin_ms)
+        length_ms = max(length_ms, 1)
+        yield begin_ms + length_ms // 2, length_ms
+        begin_ms += length_ms
 
 
 def _case(configuration: Configuration, seed: int) -> Case:

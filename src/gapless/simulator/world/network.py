@@ -98,7 +98,7 @@ class Network:
         channel.unanswered.append(exchange)
         self.sent += 1
         host = self._world.hosts.get(channel.target)
-        if host is None or not host.alive:
+        if host is None or (not host.alive and way not in self.blocked):
             self._world.after(self._delay_ms(way), lambda: self.break_off(channel))
             return channel
         self._exchanges[request] = (channel, exchange)
@@ -258,6 +258,11 @@ class Network:
     def hang_up(self, channel: Channel) -> None:
         """A node ends a connection whose peer broke the protocol."""
         self.break_off(channel)
+
+    def is_open(self, way: Way) -> bool:
+        """Whether there is a connection for general purposes, as far as the one who asks can know."""
+        channel = self._channels.get((*way, None))
+        return channel is not None and not channel.closed
 
     def channel(self, number: int) -> Channel | None:
         """An open connection by its number."""
