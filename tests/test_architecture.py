@@ -33,8 +33,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": {"client.formats", "jars", "java"},
     "audit": {"client.formats", "pipeline"},
     "testing": {"jars", "java", "storage.power_cut", "wire"},
+    "simulator": {"core", "storage", "wire"},
     "demo": {"audit", "client", "java", "pipeline", "testing"},
-    "cli": {"audit", "client", "demo", "pipeline", "testing", "wire", "java", "jars"},
+    "cli": {"audit", "client", "demo", "pipeline", "simulator", "testing", "wire", "java", "jars"},
     "__main__": {"cli"},
 }
 # What the package itself offers, imported only by those who ask for it.

@@ -22,5 +22,6 @@ COMMANDS: dict[str, Command] = {
     "spool": Command("gapless.cli.spool", "Look at a producer's spool, check it, send what it holds."),
     "pipeline": Command("gapless.cli.pipeline", "Carry topics into sinks by Spark, each record once."),
     "audit": Command("gapless.cli.audit", "Name every record that was lost, doubled or reordered."),
+    "simulate": Command("gapless.cli.simulate", "Let the brokers' rules meet every fault, seed by seed."),
     "demo": Command("gapless.cli.demo", "Follow a million records through a crash, and account for each."),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -84,7 +84,7 @@ def play_seeds(profile: str, seeds: Iterable[int], mutant: str | None = None) ->
     return tally
 
 
-def campaign(profile: str, seeds: range, *, workers: int = 1, mutant: str | None = None) -> Iterator[Tally]:
+def campaign(profile: str, seeds: range, *, workers: int = 1, mutant: str | None = None) -> Generator[Tally, None, None]:
     """Play many seeds; what came of each chunk comes in the order of seeds. Closing it ends the processes."""
     chunks = (seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK))
     if workers == 1:
