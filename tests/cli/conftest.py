@@ -35,19 +35,24 @@ class NewTopic(Protocol):
     def __call__(self, partitions: int = 1, *options: str) -> str: ...
 
 
-@pytest.fixture(
-    scope="session",
-    params=["embedded", pytest.param("apache", marks=pytest.mark.apache)],
-    ids=lambda name: name,
-)
-def bootstrap(request: pytest.FixtureRequest, require: Callable[[str], None]) -> Iterator[str]:
-    if request.param == "embedded":
-        with EmbeddedBroker() as broker:
-            yield broker.bootstrap
-    else:
-        require("apache-kafka")
-        with ApacheKafka(heap_mb=256) as kafka:
-            yield kafka.bootstrap
+@pytest.fixture(scope="session")
+def _embedded_bootstrap() -> Iterator[str]:
+    with EmbeddedBroker() as broker:
+        yield broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def _apache_bootstrap(require: Callable[[str], None]) -> Iterator[str]:
+    require("apache-kafka")
+    with ApacheKafka(heap_mb=256) as kafka:
+        yield kafka.bootstrap
+
+
+@pytest.fixture(params=["embedded", pytest.param("apache", marks=pytest.mark.apache)])
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """Our broker, then Apache Kafka: both run as long as the session, whichever a test asks for."""
+    found: str = request.getfixturevalue(f"_{request.param}_bootstrap")
+    return found
 
 
 @pytest.fixture
