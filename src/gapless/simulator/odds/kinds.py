@@ -25,7 +25,7 @@ class Kind:
     each: str
     """What has this fault once in `mtbf_s`."""
     count: int
-    """How many of these the simulated cluster has."""
+    """How many of these the simulated cluster has for each that is struck."""
     mtbf_s: float
     """Once in so many seconds, unless somebody knows better."""
     lasts_ms: int
@@ -107,14 +107,19 @@ def disk(stage: Stage) -> None:
     "reset",
     "a producer's connection with a broker breaks: requests and acknowledgements under way are gone",
     each="connection",
-    count=BROKERS * PRODUCERS,
+    count=1,
     mtbf_s=DAY,
     lasts_ms=2_000,
 )
 def reset(stage: Stage) -> None:
-    """See its meaning."""
-    sender = stage.random.choice(stage.senders)
-    stage.world.network.reset(sender.number, stage.some_broker())
+    """See its meaning. All break, each at a moment of its own: what one does is nothing to the others."""
+    for sender in stage.senders:
+        for broker in stage.world.hosts:
+            ways = (sender.number, broker)
+            stage.world.after(
+                stage.random.randrange(2 * stage.model.linger_ms),
+                lambda ways=ways: stage.world.network.reset(*ways),  # type: ignore[misc]
+            )
 
 
 @kind(
@@ -159,13 +164,18 @@ def partition(stage: Stage) -> None:
     "producer",
     "a producer's process is killed, and starts again",
     each="producer",
-    count=PRODUCERS,
+    count=1,
     mtbf_s=30 * DAY,
     lasts_ms=RESTART_MS + 3_000,
 )
 def producer(stage: Stage) -> None:
-    """See its meaning. What it had not sent is gone with it; what was not acknowledged, nobody knows of."""
-    number = stage.random.randrange(PRODUCERS)
+    """See its meaning. All are killed: what one does is nothing to the others."""
+    for number in range(PRODUCERS):
+        _kill_producer(stage, number)
+
+
+def _kill_producer(stage: Stage, number: int) -> None:
+    """What it had not sent is gone with it; of what was not acknowledged nobody knows."""
     before = stage.senders[number]
     places = list(stage.places_of(before))
     before.stop()
