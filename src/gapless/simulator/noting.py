@@ -65,6 +65,7 @@ class Notes(Watcher):
         self._shapes: dict[Place, PartitionChanged] = {}
         self._place_of: dict[tuple[UUID, int], Place] = {}
         self._held: dict[tuple[int, Place], dict[int, int]] = {}
+        self._lives: dict[tuple[int, Place], int] = {}
         self._watermarks: dict[tuple[int, Place], int] = {}
 
     def begin(self, scene: Scene) -> None:
@@ -153,7 +154,15 @@ class Notes(Watcher):
             values = list(gone.values())
             for offset in gone:
                 del held[offset]
-            self._note(who, f"no longer has {_records(values)} of {_name(place)}", Kind.LOSS, place, values)
+            lost = f"{_records(values)} of {_name(place)}"
+            if self._lives.get(key) != host.life:
+                text = f"has come back without {lost}"
+            elif replica.is_leader:
+                text = f"no longer has {lost}"
+            else:
+                text = f"gives up {lost}, to agree with its leader, broker {replica.leader}"
+            self._note(who, text, Kind.LOSS, place, values)
+        self._lives[key] = host.life
         if not place[0].startswith("__"):
             new = list(records_of(replica.log, max(held, default=-1) + 1))
             held.update(new)

@@ -56,17 +56,20 @@ def tell(case: Case, *, whole: bool = False) -> tuple[Story, Report]:
     report = play(case, notes)
     matter = notes.lines if whole else list(_that_matter(notes.lines, case, report.violation))
     shown = matter if whole else _that_fit(matter)
-    story = Story(list(_stage(case)), shown, len(matter) - len(shown), list(_ending(report.violation)))
+    story = Story(list(_stage(case, shown)), shown, len(matter) - len(shown), list(_ending(report.violation)))
     return story, report
 
 
-def _stage(case: Case) -> Iterator[str]:
+def _stage(case: Case, lines: list[Line]) -> Iterator[str]:
+    """The cluster, and those clients who play a part."""
+    acting = {line.who for line in lines}
     yield f"{case.brokers} brokers"
     for topic in case.topics:
         partitions = "1 partition" if topic.partitions == 1 else f"{topic.partitions} partitions"
+        replicas = "1 replica" if topic.replicas == 1 else f"{topic.replicas} replicas"
         settings = "".join(f", {key}={value}" for key, value in topic.configs.items())
-        yield f"topic {topic.name}: {partitions}, {topic.replicas} replicas{settings}"
-    for client in case.clients:
+        yield f"topic {topic.name}: {partitions}, {replicas}{settings}"
+    for client in (each for each in case.clients if each.name in acting):
         options = "".join(f", {key}={value}" for key, value in client.options.items())
         yield f"{client.name}: {client.kind}{options}"
 
@@ -93,8 +96,9 @@ def _that_matter(lines: list[Line], case: Case, violation: Violation | None) -> 
     for line in lines:
         if concerned.intersection(line.records) and line.kind in (Kind.CLIENT, Kind.COPY):
             line.kind = Kind.RECORD
-        said_beside = line.place is None and line.text.startswith(SAYS)
-        if line.kind is Kind.FAULT or line.place in places or (line.place is None and not said_beside):
+        if line.text.startswith(SAYS):
+            continue  # what it is about has a line of its own
+        if line.kind is Kind.FAULT or line.place is None or line.place in places:
             yield line
 
 

@@ -25,11 +25,22 @@ TAKES = {
 }
 """What can be asked for, in the order of asking, and the options that mean something to it."""
 
+HELP = """Let the brokers' own rules meet every fault: in virtual time, from a seed, every promise checked.
+
+Plays many seeds and names those that break a promise, with the command that plays each again. A single
+seed that fails is shrunk to the shortest case that still fails, and told as a story. A seed gives the
+same run, bit for bit, on any machine.
+
+The exit code is 0 if every promise was kept, and 1 if one was broken. With --mutant or --mutants it
+is the other way round: 0 if every mistake was found.
+"""
+
 app = new_app()
 
 
 @app.callback(
     invoke_without_command=True,
+    help=HELP,
     epilog=examples(
         "gapless simulate --seeds 10000 --workers 2",
         "gapless simulate --seed 4711 --profile elections",
@@ -110,15 +121,7 @@ def simulate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> int:
-    """Let the brokers' own rules meet every fault: virtual time, faults from a seed, every promise checked.
-
-    Plays many seeds and names those that break a promise, with the command that plays each again. A single
-    seed that fails is shrunk to the shortest case that still fails, and told as a story. A seed gives the
-    same run, bit for bit, on any machine.
-
-    The exit code is 0 if every promise was kept, and 1 if one was broken. With --mutant or --mutants it
-    is the other way round: 0 if every mistake was found.
-    """
+    """See `HELP`."""
     if context.invoked_subcommand is not None:
         return 0
     given = {
