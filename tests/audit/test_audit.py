@@ -15,6 +15,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.errors import PySparkException
 
 from gapless import Producer
 from gapless.audit import Fault, Report, Verdict
@@ -28,7 +29,7 @@ from gapless.client.formats import (
     sequence_header,
     source_header,
 )
-from gapless.errors import UsageError
+from gapless.errors import Unreachable, UsageError
 from tests.audit.planting import EDITS, HARMLESS, Planted, clean, plant
 from tests.audit.test_judging import named
 
@@ -307,6 +308,23 @@ def test_compaction_is_no_loss(bench: Bench) -> None:
     assert report.verdict is Verdict.CLEAN
     assert report.hops[0].counts.compacted + report.hops[0].counts.present == 3000
     assert report.hops[0].counts.compacted > 0
+
+
+def test_a_cluster_that_dies_while_it_is_read_is_unreachable(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever watches goes on when it is back."""
+    bench.fill(Planted({0: [(A, 0)]}, [[(A, 0, 0, 0)]]))
+    auditor = Auditor(bench.spark, bench.bootstrap, bench.topic, ledger=bench.ledger)
+    with monkeypatch.context() as patched:
+        patched.setattr(auditor.reader, "held", fail)
+        with pytest.raises(Unreachable, match=f"cannot read {bench.topic} at"):
+            auditor.look()
+    assert auditor.look().verdict is Verdict.CLEAN
+
+
+def fail(*_: object) -> None:
+    raise PySparkException("the broker is gone")
 
 
 def test_a_topic_that_does_not_exist_is_refused(bench: Bench) -> None:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from gapless import Producer
 from gapless.audit import Counts, Fault, Finding, Hop, Report
 from gapless.cli.audit.showing import show
-from gapless.client.formats import Interval
+from gapless.client.formats import SEQUENCE_HEADER, SOURCE_HEADER, Interval, sequence_header, source_header
 from gapless.client.producing.resending import Resending
 from gapless.client.spool.inspect import status
+from gapless.testing.processes import free_ports
 
 from .conftest import Gapless, NewTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Headers = list[tuple[str, str | bytes | None]]
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
@@ -70,6 +74,70 @@ def test_what_is_lost_is_named_and_comes_again(
     again = gapless("audit", "--topic", topic, "--spool", str(spool), "--repair")
     assert again.code == 0
     assert "again" not in again.err
+
+
+def send(bootstrap: str, topic: str, headers: Iterable[Headers], end: str) -> None:
+    """To partition 0, in one transaction that is committed or aborted."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for each in headers:
+        producer.produce(topic, b"value", partition=0, headers=each)
+    producer.flush()
+    getattr(producer, f"{end}_transaction")(30)
+
+
+def identities(source: str, spool: Path, numbers: Iterable[int]) -> list[Headers]:
+    maker = source_header(source, status(spool).incarnation)
+    return [[(SOURCE_HEADER, maker), (SEQUENCE_HEADER, sequence_header(number))] for number in numbers]
+
+
+def test_what_is_torn_is_named_and_comes_again(
+    spark: SparkSession, gapless: Gapless, filled: tuple[str, Path], bootstrap: str
+) -> None:
+    topic, spool = filled
+    make_anew(bootstrap, gapless, topic)
+    send(bootstrap, topic, identities(topic, spool, range(10)), "abort")
+    ran = gapless("audit", "--topic", topic)
+    assert ran.code == 1, ran.err
+    assert f"{topic}-0 0 to 9, aborted at offsets 0 to 9" in ran.out
+    assert ran.out.splitlines()[-1] == "not clean: 90 lost, 0 duplicated, 0 reordered, 10 torn"
+    repaired = gapless("audit", "--topic", topic, "--spool", str(spool), "--repair")
+    assert repaired.code == 0, repaired.out + repaired.err
+    assert "sent 100 lost records again" in repaired.err
+
+
+def test_what_waits_in_a_spool_is_pending(
+    spark: SparkSession, gapless: Gapless, filled: tuple[str, Path]
+) -> None:
+    topic, spool = filled
+    (port,) = free_ports(1)
+    producer = Producer(f"127.0.0.1:{port}", topic, "exactly-once", spool=spool)
+    for _ in range(5):
+        producer.send(topic, b"when the cluster is back", partition=0)
+    producer.close(0)
+    ran = gapless("audit", "--topic", topic, "--spool", str(spool), "--json")
+    assert ran.code == 0, ran.out + ran.err
+    counts = json.loads(ran.out)["hops"][0]["counts"]
+    assert (counts["promised"], counts["pending"], counts["lost"]) == (100, 5, 0)
+
+
+def test_a_sink_that_is_watched_ends_the_watch_when_it_loses_a_record(
+    spark: SparkSession, gapless: Gapless, filled: tuple[str, Path], new_topic: NewTopic, bootstrap: str
+) -> None:
+    topic, spool = filled
+    copy = new_topic()
+    every = identities(topic, spool, [number for number in range(50) for _ in (0, 1)])
+    send(bootstrap, copy, every[:-1], "commit")
+    watched = ("audit", "--topic", topic, "--sink", f"kafka:{copy}", "--watch", "--every", "0.1")
+    ran = gapless(*watched, "--grace", "0.1", "--until-finding")
+    assert ran.code == 1, ran.out + ran.err
+    first, *rest = (line.split("  ", 1)[1] for line in ran.out.splitlines())
+    assert first.startswith("could not tell: 100 promised, 100 present")
+    assert f"no record of {topic} is due in kafka:{copy} yet" in first
+    assert f"lost: {topic} " in rest[0]
+    assert f"{topic} 49" in rest[0]
+    assert rest[-1].endswith(f"{topic} → kafka:{copy}: 100 promised, 99 present, 1 lost")
 
 
 def test_only_aborted_records_are_not_clean_either(capfd: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from gapless.audit.growing import before_of, held_too, promised_too, without_par
 from gapless.audit.judging import Held, Promised, Streams, judge_topic
 from gapless.audit.reading import Reader
 from gapless.audit.stretches import Stretches, as_set, no_stretches
-from gapless.audit.tables import SinkSpec, sink_of
+from gapless.audit.tables import SinkSpec, sink_of, spark_errors
 from gapless.client.formats import LEDGER_TOPIC, Interval, source_header
 from gapless.pipeline.dedup.runs import Runs
 from gapless.pipeline.dedup.seen import Seen
@@ -103,9 +103,10 @@ class Auditor:
         began_s, at_ms = time.monotonic(), time.time_ns() // 1_000_000
         self.cluster.ends(self.topic)  # raises before anything is read
         has_ledger = self.cluster.has(self._ledger)
-        if has_ledger:
-            self._read_ledger()
-        self._read_topic()
+        with spark_errors(f"{self.topic} at {self._bootstrap}"):
+            if has_ledger:
+                self._read_ledger()
+            self._read_topic()
         hop = self._judge_topic(_pending_runs(self.topic, list(pending), self._streams))
         if not has_ledger:
             where = f"{self._ledger} at {self._bootstrap}"

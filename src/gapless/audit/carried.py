@@ -108,19 +108,17 @@ def what_rows_tell(name: str, columns: Sequence[str]) -> str:
 
 
 def _judge_by_offset(topic: Topic, sink: Sink, matching: Matching, _: str) -> Hop:
-    rows = _offsets(sink.rows, topic)
+    rows, places = _offsets(sink.rows, topic), ["partition", "offset"]
     compared = _by_offset(_told(topic, matching), rows)
-    within = None if topic.compacted else rows.filter(_was_read(topic)).distinct()
 
-    def aborted(offsets_there: int, _: int) -> DataFrame | None:
-        """Offsets of rows at which readers of committed records find nothing, if there are any."""
-        if within is None or within.count() == offsets_there:
+    def aborted() -> DataFrame | None:
+        """Offsets of rows at which readers of committed records find nothing."""
+        if topic.compacted:
             return None
-        visible = topic.records.select("partition", "offset")
+        visible = topic.records.select(*places)
+        strays = rows.filter(_was_read(topic)).distinct().join(visible, places, "left_anti")
         every = named(topic.records if topic.with_aborted is None else topic.with_aborted())
-        return within.join(visible, ["partition", "offset"], "left_anti").join(
-            every, ["partition", "offset"], "left"
-        )
+        return strays.join(every, places, "left")
 
     return hop_of(topic, sink.name, _states(compared, sink, matching), aborted)
 
@@ -131,9 +129,9 @@ def _judge_by_key(topic: Topic, sink: Sink, matching: Matching, by: str) -> Hop:
     spare = _spare(told, topic) if by == IDENTITY and "partition" not in sink.rows.columns else None
     compared = _by_key(told, sink.rows.select(of_row.alias("same_by")), matching, spare)
 
-    def aborted(_: int, strange: int) -> DataFrame | None:
+    def aborted() -> DataFrame | None:
         """Records of aborted transactions, of which there are rows."""
-        if by != IDENTITY or topic.with_aborted is None or not strange:
+        if by != IDENTITY or topic.with_aborted is None:
             return None
         rows = compared.filter("strange > 0").select("same_by")
         every = named(topic.with_aborted()).withColumn("same_by", of_record)
@@ -183,17 +181,23 @@ def _by_offset(told: DataFrame, rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as sf
 
     there = rows.groupBy("partition", "offset").agg(sf.count("*").alias("rows"))
-    joined = told.join(there, ["partition", "offset"], "left")
+    joined = told.join(there, ["partition", "offset"], "full")
     return (
         joined.groupBy(*NAME)
         .agg(
             sf.sum(sf.coalesce("rows", sf.lit(0))).alias("there"),
-            sf.count("rows").alias("offsets_there"),
             sf.min("offset").alias("offset"),
             sf.min("ms").alias("ms"),
-            sf.max("due").cast("int").alias("due"),
+            sf.coalesce(sf.max("due").cast("int"), sf.lit(0)).alias("due"),
         )
-        .withColumns({"expected": sf.lit(1), "strange": sf.lit(0), "spare": sf.lit(0)})
+        .withColumns(
+            {
+                "expected": sf.expr("IF(source IS NULL, 0, 1)"),
+                "strange": sf.expr("IF(source IS NULL, there, 0)"),
+                "source": sf.coalesce("source", sf.lit(NOBODY)),
+                "spare": sf.lit(0),
+            }
+        )
     )
 
 
@@ -246,7 +250,6 @@ def _by_key(told: DataFrame, rows: DataFrame, matching: Matching, spare: DataFra
             # Which of several equal ones is missing, nobody can say.
             "partition": sf.expr("IF(expected > 1 AND there BETWEEN 1 AND expected - 1, -1, partition)"),
             "source": sf.coalesce("source", sf.lit(NOBODY)),
-            "offsets_there": sf.lit(0),
             "spare": sf.expr(spared),
         }
     )

@@ -28,7 +28,7 @@ from gapless.audit.growing import before_of, held_too
 from gapless.audit.judging import MOST_FINDINGS, Held, Streams, name_of, unnamed
 from gapless.audit.naming import aborted_in, add_aborted
 from gapless.audit.stretches import Stretches, no_stretches
-from gapless.audit.tables import SinkSpec
+from gapless.audit.tables import SinkSpec, spark_errors
 from gapless.errors import UsageError
 from gapless.pipeline.dedup.runs import Ints, Runs, floor, no_runs
 from gapless.pipeline.dedup.seen import Seen
@@ -77,11 +77,12 @@ class Follower:
         began_s = time.monotonic()
         # In this order: what is due is in the sinks by then, and what is in the sinks is in the topic.
         self._due = self._due_now()
-        for sink in self._sinks:
-            sink.read(self._due)
-        report = self._auditor.look(pending)
-        self._remember({each: at.end for each, at in self._auditor.known.ends.items()})
-        report.hops += [sink.judge(self._due) for sink in self._sinks]
+        with spark_errors(f"{self._auditor.topic} and its sinks"):
+            for sink in self._sinks:
+                sink.read(self._due)
+            report = self._auditor.look(pending)
+            self._remember({each: at.end for each, at in self._auditor.known.ends.items()})
+            report.hops += [sink.judge(self._due) for sink in self._sinks]
         report.seconds = time.monotonic() - began_s
         return report
 
@@ -330,7 +331,7 @@ class FollowedSink:
             hop.doubts.append(f"no record of {self._auditor.topic} is due in {self._spec} yet")
         strange = int((states["strange"] * laid.sizes).sum())
         if strange:
-            hop.notes.append(f"{strange:,} rows are of no record that {self._auditor.topic} holds")
+            hop.notes.append(f"{strange:,} rows are of records that nobody knows in {self._auditor.topic}")
 
     # ------------------------------------------------------------------------------------------ naming
 

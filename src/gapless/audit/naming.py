@@ -20,17 +20,15 @@ NOBODY = "(no identity)"
 """What stands for the source of records that have none. Their numbers are offsets."""
 NAME = ("source", "incarnation", "partition", "number")
 _COUNTED = ("present", "lost", "pending", "duplicated", "expired", "torn", "hidden")
-_SUMMED = ("promised", *_COUNTED, "unknown", "offsets_there", "strange")
+_SUMMED = ("promised", *_COUNTED, "unknown", "strange")
 _FAULTS = (Fault.LOST, Fault.DUPLICATED, Fault.TORN)
 
 
-def hop_of(
-    topic: Topic, sink: str, states: DataFrame, aborted: Callable[[int, int], DataFrame | None]
-) -> Hop:
+def hop_of(topic: Topic, sink: str, states: DataFrame, aborted: Callable[[], DataFrame | None]) -> Hop:
     """A hop from the states of all records, which have a name, an offset and a time.
 
-    `aborted` gives records that are in the sink, and in the topic only in aborted transactions. It is told
-    of how many offsets there are rows, and how many rows are of no record.
+    `aborted` gives records that are in the sink, and in the topic only in aborted transactions. It is asked
+    if there are rows of which no record is known.
     """
     from pyspark.sql import functions as sf
 
@@ -50,14 +48,16 @@ def hop_of(
                 hop.findings += _findings(fault, topic.name, faulty)
     finally:
         condensed.unpersist()
-    records = aborted(sums["offsets_there"], sums["strange"])
+    records = aborted() if sums["strange"] else None
     if records is not None:
         begins = topic.earliest_now() if topic.earliest_now is not None else {}
         add_aborted(hop, aborted_in(topic.name, records, begins))
     _add_doubts(hop, topic, sink, sums["unknown"])
     strange = sums["strange"] - hop.counts.aborted
     if strange > 0:
-        hop.notes.append(f"{strange:,} rows are of no record that {topic.name} holds")
+        hop.notes.append(
+            f"{strange:,} rows are of records that {topic.name} does not hold any more, or that are left out"
+        )
     hop.unnamed_findings = unnamed(hop)
     return hop
 

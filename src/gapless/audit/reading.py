@@ -39,7 +39,8 @@ _SEAL = (
     "version INT, source STRING, incarnation STRING, sealed_at_ms LONG, reason STRING, "
     "intervals ARRAY<ARRAY<STRING>>, counts MAP<STRING, LONG>"
 )
-REPAIRED = "repaired"
+REPAIRED, COUNTED, UNREADABLE = "repaired", "counted", "unreadable"
+"""Kinds of rows of the ledger, beside those of topics."""
 # The very first offsets may be markers of transactions, or of aborted records.
 _FIRST_OFFSETS = 1000
 _PROMISED = "kind string, maker binary, partition int, first long, last long, width long"
@@ -158,40 +159,41 @@ class Reader:
         streams: Streams,
         starts: Mapping[int, int] | None = None,
     ) -> Promised:
-        """What the ledger promises of a topic, from some offsets on."""
+        """What the ledger promises of a topic, from some offsets on. One pass, whatever is asked of it."""
         from pyspark.sql import functions as sf
 
         read = self.records(ledger, ends, starts).select(
             sf.from_json(sf.col("value").cast("string"), _SEAL).alias("seal")
         )
-        judged = read.select("seal", _is_seal().alias("readable")).persist()
-        try:
-            unreadable = judged.filter("NOT readable").count()
-            seals = judged.filter("readable").select("seal.*", _maker().alias("maker"))
-            told = seals.selectExpr("*", "explode(intervals) AS each").filter(sf.col("each")[0] == topic)
-            intervals = told.selectExpr(
+        told = sf.expr("filter(seal.intervals, each -> each[0] = topic)")
+        # A row at least for each, be it readable or not.
+        rows = (
+            read.select(
+                "seal", _is_seal().alias("readable"), _maker().alias("maker"), sf.lit(topic).alias("topic")
+            )
+            .select("*", sf.explode_outer(sf.when(sf.col("readable"), told)).alias("each"))
+            .selectExpr(
+                "readable",
                 "maker",
                 "TRY_CAST(each[1] AS INT) AS partition",
                 "TRY_CAST(each[2] AS LONG) AS first",
                 "TRY_CAST(each[3] AS LONG) AS last",
                 # What is promised once more was promised, or at least acknowledged, before.
-                "IF(reason IN ('recovered', 'repaired'), -1, sealed_at_ms) AS ms",
-                "reason = 'repaired' AS repaired",
+                "IF(seal.reason IN ('recovered', 'repaired'), -1, seal.sealed_at_ms) AS ms",
+                "seal.reason = 'repaired' AS repaired",
+                "seal.counts[topic] AS count",
             )
-            rows = intervals.mapInArrow(_united, _PROMISED).toArrow()
-            counted = (
-                seals.select("maker", sf.col("counts")[topic].alias("count"))
-                .filter("count IS NOT NULL")
-                .groupBy("maker")
-                .agg(sf.max("count"))
-                .collect()
-            )
-        finally:
-            judged.unpersist()
+            .mapInArrow(_united, _PROMISED)
+            .toArrow()
+        )
+        counts: dict[bytes, int] = {}
+        counted = _of_kind(rows, COUNTED)
+        for maker, count in zip(counted["maker"].to_pylist(), counted["last"].to_pylist(), strict=True):
+            counts[maker] = max(count, counts.get(maker, 0))
         return Promised(
             as_set(_runs(_of_kind(rows, HELD), streams)),
-            {bytes(maker): int(count) for maker, count in counted},
-            unreadable,
+            counts,
+            sum(_of_kind(rows, UNREADABLE)["last"].to_pylist()),
             _slots(_of_kind(rows, WHEN), "first", "width"),
             as_set(_runs(_of_kind(rows, REPAIRED), streams)),
         )
@@ -273,28 +275,41 @@ def _of_partition(tally: Tally, partition: int | None) -> Any:
 def _united(batches: Iterator[Any]) -> Iterator[Any]:
     """Intervals of seals, as few as can be: they are promised one after the other."""
     streams, when = Streams(), History()
-    makers = dict[bytes, int]()
+    makers: dict[bytes, int] = {}
+    counts: dict[bytes, int] = {}
     held = repaired = no_runs()
+    unreadable = 0
     for batch in batches:
-        more = _runs(batch, streams)
+        seals = batch.filter(batch["readable"])
+        unreadable += batch.num_rows - seals.num_rows
+        for maker, count in _highest(seals):
+            counts[maker] = max(count, counts.get(maker, 0))
+        told = seals.filter(seals["partition"].is_valid())
+        more = _runs(told, streams)
         held = either(held, more)
-        repaired = either(repaired, _runs(batch.filter(batch["repaired"]), streams))
-        keys = np.array(
-            [makers.setdefault(each, len(makers)) for each in batch["maker"].to_pylist()], np.int64
-        )
-        when.add(keys, _ints(batch, "ms"), more.lasts - more.firsts + 1)
+        repaired = either(repaired, _runs(told.filter(told["repaired"]), streams))
+        keys = [makers.setdefault(each, len(makers)) for each in told["maker"].to_pylist()]
+        when.add(np.array(keys, np.int64), _ints(told, "ms"), more.lasts - more.firsts + 1)
     known, named = streams.known(), list(makers)
     table = [
+        (UNREADABLE, None, -1, 0, unreadable, 0),
         *((HELD, *known[key], first, last, 0) for key, first, last in zip(*held, strict=True)),
         *((REPAIRED, *known[key], first, last, 0) for key, first, last in zip(*repaired, strict=True)),
         *((WHEN, named[key], -1, begins, count, when.width_ms) for key, begins, count in when.cells()),
+        *((COUNTED, maker, -1, 0, count, 0) for maker, count in counts.items()),
     ]
-    columns = zip(*table, strict=True) if table else [[]] * 6
     kinds = (pa.string(), pa.binary(), pa.int32(), pa.int64(), pa.int64(), pa.int64())
     yield pa.RecordBatch.from_arrays(
-        [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)],
+        [pa.array(column, kind) for column, kind in zip(zip(*table, strict=True), kinds, strict=True)],
         names=["kind", "maker", "partition", "first", "last", "width"],
     )
+
+
+def _highest(seals: Any) -> Iterator[tuple[bytes, int]]:
+    """By maker: the highest count of its seals."""
+    table = pa.table({"maker": seals["maker"], "count": seals["count"]}).drop_null()
+    found = table.group_by("maker").aggregate([("count", "max")])
+    yield from zip(found["maker"].to_pylist(), found["count_max"].to_pylist(), strict=True)
 
 
 def _of_kind(rows: Any, kind: str) -> Any:

@@ -1,6 +1,6 @@
 """The Spark driver of the demo: both pipelines, from orders into a table and a topic, and at last the audits.
 
-    python -m gapless.demo.carrying '{"bootstrap": ..., "folder": ..., "most_per_batch": ..., "short": ...}'
+    python -m gapless.demo.carrying '{"bootstrap": ..., "folder": ..., "orders": ..., "batches": ..., ...}'
 
 The everyday pipeline writes each batch with Spark's own sinks. The other one is a Gapless pipeline. Commands
 on stdin: `stop when written`: both come to the moment between a batch's end in its sinks and Spark's note of
@@ -39,6 +39,7 @@ SELECT key, headers, partition, offset, to_json(struct(shop, `order`, round(cent
 FROM records"""
 _SCHEMA = "shop STRING, `order` BIGINT, cents BIGINT"
 _MEET_S = 60.0
+_QUIET_S = 10.0
 
 
 class Moment:
@@ -134,11 +135,19 @@ class GaplessPipeline:
     """The same, exactly once."""
 
     def __init__(
-        self, spark: SparkSession, side: Side, bootstrap: str, most_per_batch: int, moment: Moment
+        self,
+        spark: SparkSession,
+        side: Side,
+        bootstrap: str,
+        most_per_batch: int,
+        moment: Moment,
+        orders: int,
     ) -> None:
         self._spark = spark
         self._side = side
         self._moment = moment
+        self._orders = orders
+        self._moved = threading.Event()
         self._definition = Definition(
             name="demo",
             checkpoint=str(side.checkpoint),
@@ -159,10 +168,13 @@ class GaplessPipeline:
         self._thread.start()
 
     def finish(self) -> None:
-        """End between two batches, and carry all that is there."""
+        """Carry all that is there, then end between two batches."""
+        while self._carried < self._orders and self._moved.wait(_QUIET_S):
+            self._moved.clear()
         self._pipeline.stop()
         self._thread.join()
-        self._or_fail(Pipeline(self._definition, spark=self._spark), True)
+        if self._carried < self._orders:  # whatever became of them: nothing must be left
+            self._or_fail(Pipeline(self._definition, spark=self._spark), True)
 
     def _or_fail(self, pipeline: Pipeline, once: bool) -> None:
         try:
@@ -173,6 +185,7 @@ class GaplessPipeline:
 
     def _tell(self, progress: Progress) -> None:
         self._carried += progress.written["delta"]
+        self._moved.set()
         tell(gapless_carried=self._carried)
         self._moment.come(lambda: progress.rows_in > 0)
 
@@ -231,9 +244,10 @@ def main() -> None:
         short_lived=given["short"],
         config={"spark.sql.adaptive.enabled": "false"},
     )
-    most, moment = given["most_per_batch"], Moment()
+    orders, moment = given["orders"], Moment()
+    most = orders // given["batches"]
     theirs = EverydayPipeline(spark, everyday, bootstrap, most, moment)
-    ours = GaplessPipeline(spark, gapless, bootstrap, most, moment)
+    ours = GaplessPipeline(spark, gapless, bootstrap, most, moment, orders)
     tell(event="running")
     while True:
         command = asked.get()

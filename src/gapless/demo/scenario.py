@@ -142,7 +142,12 @@ class Scene:
         self._driver = self._child(
             "Spark driver",
             "carrying",
-            {**usual, "most_per_batch": plan.orders // plan.batches, "short": plan.short},
+            {
+                **usual,
+                "orders": plan.per_shop * len(SOURCES),
+                "batches": plan.batches,
+                "short": plan.short,
+            },
         )
         self._network = Lock()
         """Of whoever does something to it, for as long as it lasts."""
