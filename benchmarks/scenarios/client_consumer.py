@@ -2,12 +2,17 @@
 
     python -m benchmarks.scenarios.client_consumer [--records N] [--rounds N] [--quick] [--out FILE]
 
-Both read the same topic of one embedded broker, from the beginning, as the only member of a group, and insert
-a row for each record. The loop does what a careful program without marks does: `consume(n)`, insert, update
-the offset in the same transaction, commit. The consumer does that, and marks identities, retries, and
-watches over its membership besides. Time is from the first record to the commit of the last. Each run is a
-process of its own; rounds alternate. `no store` is the loop without a database, to show the consumer's own
-cost.
+All read the same topic of one embedded broker, from the beginning, as the only member of a group, and insert
+a row for each record:
+
+- `hand-written loop`: what the consumer's transactions have, by hand: `consume(n)`, insert each record whose
+  identity says that it is new, write up to where each source is done, update the offset, commit. What the
+  ratio is taken to. It knows nothing of retries, of holes in a source, or of another member of the group;
+- `without marks`: the same without looking at identities; what was sent twice is inserted twice;
+- `Consumer`.
+
+Time is from the first record to the commit of the last. Each run is a process of its own; rounds alternate.
+`no store` is without a database, and so without marks, to show the consumer's own cost.
 """
 
 from __future__ import annotations
@@ -47,11 +52,15 @@ TOPIC = "consumed"
 BATCH = 500
 RECORD_BYTES = 100
 STORES = ("no store", "SQLite", "PostgreSQL")
-LOOP, CONSUMER = "hand-written loop", "Consumer"
+LOOP, WITHOUT_MARKS, CONSUMER = "hand-written loop", "without marks", "Consumer"
+CONTENDERS = {"no store": (WITHOUT_MARKS, CONSUMER)}
+"""Where it is not all three."""
+COMMIT_EVERY_S = 0.5
 _MODULE = "benchmarks.scenarios.client_consumer"
 _ROOT = Path(__file__).resolve().parents[2]
 _TABLE = "CREATE TABLE IF NOT EXISTS effects (place BIGINT PRIMARY KEY, body {bytes})"
 _OFFSETS = "CREATE TABLE IF NOT EXISTS offsets (partition INTEGER PRIMARY KEY, next_offset BIGINT)"
+_MARKS = "CREATE TABLE IF NOT EXISTS marks (source {bytes} PRIMARY KEY, last_sequence BIGINT)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +95,10 @@ class Measured:
     records: int
     rates: dict[str, list[float]]
 
-    def ratio(self) -> float:
+    def ratio(self, baseline: str = LOOP) -> float:
         """Within each round: the machine may have changed in between."""
-        return median(
-            ours / theirs for ours, theirs in zip(self.rates[CONSUMER], self.rates[LOOP], strict=True)
-        )
+        pairs = zip(self.rates[CONSUMER], self.rates.get(baseline, self.rates[WITHOUT_MARKS]), strict=True)
+        return median(ours / theirs for ours, theirs in pairs)
 
 
 # What a process does
@@ -111,7 +119,7 @@ def with_loop(job: Job) -> float:
     )
     consumer.subscribe([TOPIC])
     apply = _apply_by_hand(job)
-    done, began_s = 0, 0.0
+    done, began_s, commit_at_s = 0, 0.0, 0.0
     try:
         while done < job.records:
             batch = consumer.consume(min(BATCH, job.records - done), 0.1)
@@ -119,8 +127,9 @@ def with_loop(job: Job) -> float:
                 began_s = began_s or time.perf_counter()
                 apply(batch)
                 done += len(batch)
-                if job.store == "no store":
+                if job.store == "no store" and time.perf_counter() > commit_at_s:
                     consumer.commit(asynchronous=True)
+                    commit_at_s = time.perf_counter() + COMMIT_EVERY_S
         return time.perf_counter() - began_s
     finally:
         consumer.close()
@@ -136,6 +145,11 @@ def _apply_by_hand(job: Job) -> Callable[[Sequence[Any]], None]:
         f"INSERT INTO offsets VALUES ({mark}, {mark})"
         " ON CONFLICT (partition) DO UPDATE SET next_offset = excluded.next_offset"
     )
+    note = (
+        f"INSERT INTO marks VALUES ({mark}, {mark})"
+        " ON CONFLICT (source) DO UPDATE SET last_sequence = excluded.last_sequence"
+    )
+    marks: dict[bytes, int] = {}
 
     def apply(batch: Sequence[Any]) -> None:
         connection.execute("BEGIN")
@@ -144,7 +158,22 @@ def _apply_by_hand(job: Job) -> Callable[[Sequence[Any]], None]:
         connection.execute(advance, (0, batch[-1].offset() + 1))
         connection.execute("COMMIT")
 
-    return apply
+    def apply_and_mark(batch: Sequence[Any]) -> None:
+        connection.execute("BEGIN")
+        seen = set()
+        for message in batch:
+            headers = dict(message.headers() or ())
+            source, sequence = headers[SOURCE_HEADER], int.from_bytes(headers[SEQUENCE_HEADER])
+            if sequence > marks.get(source, -1):
+                marks[source] = sequence
+                seen.add(source)
+                connection.execute(insert, (message.offset(), message.value()))
+        for source in seen:
+            connection.execute(note, (source, marks[source]))
+        connection.execute(advance, (0, batch[-1].offset() + 1))
+        connection.execute("COMMIT")
+
+    return apply if job.contender == WITHOUT_MARKS else apply_and_mark
 
 
 def _connected(job: Job) -> tuple[Any, str]:
@@ -162,6 +191,7 @@ def _connected(job: Job) -> tuple[Any, str]:
         mark, kind = "%s", "BYTEA"
     connection.execute(_TABLE.format(bytes=kind))
     connection.execute(_OFFSETS)
+    connection.execute(_MARKS.format(bytes=kind))
     return connection, mark
 
 
@@ -247,7 +277,7 @@ def run(job: Job) -> float:
 
 
 def measure(sizes: Sizes, say: Callable[[str], None]) -> list[Measured]:
-    """All stores, both contenders in turn."""
+    """All stores, the contenders in turn."""
     found = []
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker())
@@ -255,10 +285,10 @@ def measure(sizes: Sizes, say: Callable[[str], None]) -> list[Measured]:
         postgres = stack.enter_context(Postgres())
         fill(broker.bootstrap, max(sizes.records.values()))
         for store in STORES:
-            records, rates = sizes.records[store], {LOOP: list[float](), CONSUMER: list[float]()}
+            records, contenders = sizes.records[store], CONTENDERS.get(store, (LOOP, WITHOUT_MARKS, CONSUMER))
+            rates: dict[str, list[float]] = {contender: [] for contender in contenders}
             for round_number in range(sizes.rounds):
-                order = (LOOP, CONSUMER) if round_number % 2 == 0 else (CONSUMER, LOOP)
-                for contender in order:
+                for contender in contenders if round_number % 2 == 0 else contenders[::-1]:
                     name = f"{store}-{contender}-{round_number}".replace(" ", "-")
                     database = str(folder / f"{name}.db") if store == "SQLite" else emptied(postgres, store)
                     job = Job(contender, store, broker.bootstrap, name, records, database)
@@ -282,18 +312,23 @@ def emptied(postgres: Postgres, store: str) -> str:
 
 def table(found: Sequence[Measured]) -> Table:
     shown = Table(title=f"Consumer: records/s (median), transactions of {BATCH}", title_justify="left")
-    for heading in ("store", "records", LOOP, CONSUMER, "ratio", "target", ""):
+    for heading in (
+        *("store", "records", WITHOUT_MARKS, LOOP, CONSUMER),
+        *("ratio", "target", "", f"to {WITHOUT_MARKS}"),
+    ):
         shown.add_column(heading, justify="right")
     for each in found:
         target = None if each.store == "no store" else TARGET
         shown.add_row(
             each.store,
             f"{each.records:,}",
-            number(median(each.rates[LOOP])),
+            number(median(each.rates[WITHOUT_MARKS])),
+            "" if target is None else number(median(each.rates[LOOP])),
             number(median(each.rates[CONSUMER])),
-            f"{each.ratio():.2f}",
+            "" if target is None else f"{each.ratio():.2f}",
             "" if target is None else str(target),
             "" if target is None else "ok" if target.met_by(each.ratio()) else "short",
+            f"{each.ratio(WITHOUT_MARKS):.2f}",
         )
     return shown
 
@@ -308,7 +343,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     if arguments.job is not None:
         job = Job(**json.loads(arguments.job))
-        print(with_loop(job) if job.contender == LOOP else with_consumer(job))
+        print(with_consumer(job) if job.contender == CONSUMER else with_loop(job))
         return 0
     sizes = QUICK if arguments.quick else FULL
     sizes = Sizes(sizes.records, arguments.rounds or sizes.rounds)
