@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gapless.cli.group import examples, new_app
+from gapless.cli.simulate import odds
 from gapless.errors import UsageError
 
 SEEDS, MUTANT_SEEDS = 500, 2_000
@@ -49,6 +50,7 @@ app = new_app()
         "gapless simulate --case case.json --story",
         "gapless simulate --mutants",
         "gapless simulate --list",
+        "gapless simulate odds --acks 1",
     ),
 )
 def simulate(
@@ -168,6 +170,9 @@ def simulate(
 
             seeds_to_play = range(start, start + (seeds or SEEDS))
             return play_many(profile or DEFAULT_PROFILE, seeds_to_play, processes, as_json=as_json)
+
+
+app.command("odds", epilog=odds.EXAMPLES)(odds.odds)
 
 
 def _mode(given: set[str]) -> str:

@@ -42,15 +42,15 @@ class Configuration:
 
     def __post_init__(self) -> None:
         if not 1 <= self.replicas <= BROKERS:
-            raise UsageError(f"--rf {self.replicas}: the simulated cluster has {BROKERS} brokers")
+            raise UsageError(
+                f"{self.replicas} replicas: the simulated cluster has {BROKERS} brokers, so 1 to {BROKERS}"
+            )
         if not 1 <= self.min_insync <= self.replicas:
             raise UsageError(
-                f"--min-insync {self.min_insync}: with --rf {self.replicas} nothing could ever be written"
-                if self.min_insync > self.replicas
-                else f"--min-insync {self.min_insync}: at least 1"
+                f"min.insync.replicas {self.min_insync}: must be 1 to {self.replicas}, the number of replicas"
             )
         if self.idempotent and self.acks is not Acks.ALL:
-            raise UsageError(f"--idempotence on needs --acks all, not {self.acks}")
+            raise UsageError(f"idempotence needs acks=all, not {self.acks}: turn it off, or ask for all")
 
     @property
     def topic_configs(self) -> dict[str, str]:

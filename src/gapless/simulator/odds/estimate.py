@@ -1,11 +1,11 @@
 """From what faults take to what a configuration loses: windows, times rates, with intervals of 95 %.
 
-What a fault takes is known in milliseconds of a partition's stream, its *window*. A stream that loses w seconds
-each time that something happens, which is once in T seconds, loses w/T of all its records, however many
-come in a second.
+What a fault takes is known in milliseconds of a partition's stream, its *window*. A stream that loses w
+seconds each time that something happens, which is once in T seconds, loses w/T of all its records, however
+many come in a second.
 
-Intervals are percentiles of a bootstrap over plays. Where nothing was seen in n plays, the rule of three bounds
-it: fewer than 3/n batches are taken on average.
+Intervals are percentiles of a bootstrap over plays. Where nothing was seen in n plays, the rule of three
+bounds it: fewer than 3/n batches are taken on average.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def reset(stage: Stage) -> None:
 
 @kind(
     "partition",
-    "a broker is cut off from the others and from the coordination service; half the producers are on its side",
+    "a broker is cut off from the others and from the coordination service, with half of the producers",
     each="broker",
     count=BROKERS,
     mtbf_s=YEAR,

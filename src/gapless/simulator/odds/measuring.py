@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from itertools import product
-from multiprocessing import get_context
 from typing import NamedTuple
 from zlib import crc32
 
+from gapless.simulator.campaign import pool
 from gapless.simulator.odds.configuration import Configuration
 from gapless.simulator.odds.kinds import KINDS
 from gapless.simulator.odds.model import Model
@@ -73,6 +72,5 @@ def _results(tasks: list[Task], workers: int) -> Iterable[list[Taken]]:
     if workers == 1:
         yield from map(play, tasks)
         return
-    # Spawned and not forked: whoever calls may have threads, such as those that draw a progress bar.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(play, tasks)
+    with pool(workers) as processes:
+        yield from processes.map(play, tasks)

@@ -1,8 +1,8 @@
 """One fault under steady load, and what it takes.
 
-Loss is measured in time: how many milliseconds of a partition's stream are gone. For that each simulated record
-stands for a stretch of the stream: a whole batch while the fault strikes, some seconds of it before and after,
-when nothing happens that finer batches would show, and days of it for the past that the log holds.
+Loss is measured in time: how many milliseconds of a partition's stream are gone. For that each simulated
+record stands for a stretch of the stream: a whole batch while the fault strikes, some seconds of it before and
+after, when nothing happens that finer batches would show, and days of it for the past that the log holds.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class Stage:
 
 
 def _coarser(lasts_ms: int) -> Iterator[tuple[int, int]]:
-    """The longer ago the fault is, the longer the stretches of the load: the middle of each, and its length."""
+    """The longer ago the fault is, the longer the stretches of load: the middle of each, and its length."""
     begin_ms = 0
     while begin_ms < lasts_ms:
         length_ms = min((FINE_FOR_MS + begin_ms) // COARSER, COARSEST_MS, lasts_ms - begin_ms)
