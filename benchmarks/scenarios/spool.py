@@ -4,10 +4,10 @@
 
 Groups of 1, 100 and 1,000 records, of 100 B and 1,000 B, each group durable by one fdatasync:
 
-- `append`: one write call for each record, then fdatasync: a bare loop, and what the ratio is taken to. Before
-  each record it writes what the spool does, as many bytes: a checksum, lengths, sequence and time. Without
-  them nobody could read the records back, or know after a crash which of them are whole;
-- `raw`: the same without them, only the values, one behind the other;
+- `append`: one write call for each record, then fdatasync: a bare loop, and what the target is for. It writes
+  the values alone: nobody could tell its records apart again;
+- `framed`: the same, with as many bytes before each record as the spool writes: a checksum, lengths, sequence
+  and time. What a loop must write to read its records back, and to know after a crash which are whole;
 - `joined`: the raw values joined in memory, one write, then fdatasync: the least that is possible;
 - `spool`: append the group, wait until it is stored, then begin the next, as the bare loops do (claim B9);
 - `spool, main thread`: the same on the main thread, where the spool's own thread must write (see commit.py);
@@ -42,7 +42,7 @@ from benchmarks.statistics import at_least
 from gapless.client.spool import Spool
 
 TARGET = at_least(0.8)
-BASELINE, RAW, LEAST, SPOOL, GOING_ON = "append", "raw", "joined", "spool", "spool, going on"
+BASELINE, FRAMED, LEAST, SPOOL, GOING_ON = "append", "framed", "joined", "spool", "spool, going on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Measured:
 _FRAME = Struct("<IIIQqi")
 
 
-def _append(place: Path, values: Sequence[bytes], groups: int) -> float:
+def _framed(place: Path, values: Sequence[bytes], groups: int) -> float:
     fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     write, sync, frame, sequence = os.write, os.fdatasync, _FRAME.pack, 0
     began_s = time.perf_counter()
@@ -90,7 +90,7 @@ def _append(place: Path, values: Sequence[bytes], groups: int) -> float:
     return took_s
 
 
-def _raw(place: Path, values: Sequence[bytes], groups: int) -> float:
+def _append(place: Path, values: Sequence[bytes], groups: int) -> float:
     fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     write, sync = os.write, os.fdatasync
     began_s = time.perf_counter()
@@ -151,7 +151,7 @@ def _spool(place: Path, values: Sequence[bytes], groups: int) -> float:
 
 CONTENDERS: dict[str, Callable[[Path, Sequence[bytes], int], float]] = {
     BASELINE: _append,
-    RAW: _raw,
+    FRAMED: _framed,
     LEAST: _joined,
     SPOOL: _spool,
     "spool, main thread": _spool_main_thread,
@@ -187,7 +187,8 @@ def table(found: Sequence[Measured]) -> Table:
         f"to {BASELINE}",
         "target",
         "",
-        f"to {RAW}",
+        f"to {FRAMED}",
+        "",
         f"to {LEAST}",
         f"{GOING_ON}, to {BASELINE}",
         "spool, records/s",
@@ -204,7 +205,8 @@ def table(found: Sequence[Measured]) -> Table:
             f"{ratio:.2f}",
             str(TARGET),
             "ok" if TARGET.met_by(ratio) else "short",
-            f"{each.ratio(baseline=RAW):.2f}",
+            f"{each.ratio(baseline=FRAMED):.2f}",
+            "ok" if TARGET.met_by(each.ratio(baseline=FRAMED)) else "short",
             f"{each.ratio(baseline=LEAST):.2f}",
             f"{each.ratio(GOING_ON):.2f}",
             number(each.group / spool_us * 1e6),
