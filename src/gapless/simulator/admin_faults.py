@@ -1,7 +1,7 @@
 """What an administrator does while everybody works: as hard on a cluster as any fault.
 
-A change that makes a topic promise less is noted in the scene at once, so that what is lost later is judged by
-the least that the topic has promised.
+A change that makes a topic promise less is noted in the scene at once, so that what is lost later is judged
+by the least that the topic has promised.
 """
 
 from __future__ import annotations

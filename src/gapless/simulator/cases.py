@@ -10,33 +10,43 @@ from typing import Any
 
 import gapless.simulator.admin_faults  # noqa: F401  they register themselves
 from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
-from gapless.simulator.faults import FAULTS
+from gapless.simulator.faults import FAULTS, a_while
 from gapless.simulator.profiles import Profile
 
 FAULTS_BEGIN_MS = 300
+OUT = "out"
+"""Where relays write to, and nobody else."""
 
 
 def make_case(seed: int, profile: Profile) -> Case:
     """The case of a seed."""
     random = Random(seed)
     brokers = random.choice(profile.brokers)
-    topics = _topics(random, brokers, profile)
-    clients = _clients(random, profile)
+    members, relays = random.choice(profile.members), random.choice(profile.relays)
+    topics = _topics(random, brokers, profile, relays)
+    clients = (*_clients(random, profile), *_members(random, members), *_relays(random, relays))
     shape = Case(seed, profile.name, brokers, topics, clients, (), settings=dict(profile.settings))
-    steps = [*_work(random, shape, profile), *_faults(random, shape, profile)]
+    steps = [
+        *_work(random, shape, profile),
+        *_comings_and_goings(random, shape, profile),
+        *_faults(random, shape, profile),
+    ]
     steps.sort(key=lambda step: step.at_ms)
     return shape.with_steps(tuple(steps))
 
 
-def _topics(random: Random, brokers: int, profile: Profile) -> tuple[TopicPlan, ...]:
+def _topics(random: Random, brokers: int, profile: Profile, relays: int) -> tuple[TopicPlan, ...]:
     def configs(floor: int) -> dict[str, str]:
         flushed = {"flush.messages": "1"} if random.random() < profile.flushed else {}
         return {"min.insync.replicas": str(floor), **flushed}
 
+    replicas = min(3, brokers)
+    out = [TopicPlan(OUT, random.choice((1, 2)), replicas, configs(2))] if relays else []
     other_replicas = random.randint(1, min(3, brokers))
     return (
-        TopicPlan("t", random.choice((1, 2)), min(3, brokers), configs(2)),
+        TopicPlan("t", random.choice(profile.partitions), replicas, configs(2)),
         TopicPlan("u", 1, other_replicas, configs(random.randint(1, other_replicas))),
+        *out,
     )
 
 
@@ -64,10 +74,55 @@ def _clients(random: Random, profile: Profile) -> tuple[ClientPlan, ...]:
     return (*plain, *idempotent, *transactional, *consumers)
 
 
+def _members(random: Random, count: int) -> list[ClientPlan]:
+    options = {
+        "group": "readers",
+        "topic": "t",
+        "protocol": random.choice(("classic", "newer")),
+        "committed_only": random.random() < 0.5,
+    }
+    return [ClientPlan(f"member-{n}", "member", options) for n in range(count)]
+
+
+def _relays(random: Random, count: int) -> list[ClientPlan]:
+    """Several share the work as a group; one alone may also take all partitions by hand."""
+    protocols = ("classic", "newer") if count > 1 else ("classic", "newer", "by-hand", "by-hand")
+    protocol = random.choice(protocols)
+    return [
+        ClientPlan(
+            f"relay-{n}",
+            "relay",
+            {
+                "group": "relays",
+                "topic": "t",
+                "target": OUT,
+                "protocol": protocol,
+                "newer": random.random() < 0.5,
+            },
+        )
+        for n in range(count)
+    ]
+
+
+def _comings_and_goings(random: Random, case: Case, profile: Profile) -> list[Step]:
+    """What becomes of members of groups: they stand still, leave, die, or are replaced."""
+    steps: list[Step] = []
+    for client in case.clients:
+        if client.kind not in ("member", "relay"):
+            continue
+        by_hand = client.options["protocol"] == "by-hand"
+        for _ in range(random.randint(0, 3)):
+            what = random.choice(("succeed", "die") if by_hand else ("doze", "doze", "leave", "die"))
+            at_ms = random.randrange(FAULTS_BEGIN_MS, profile.lasts_ms)
+            steps.append(Step(at_ms, what, (client.name, a_while(random))))
+    return steps
+
+
 def _work(random: Random, case: Case, profile: Profile) -> list[Step]:
     steps: list[Step] = []
-    left = profile.records
-    writers = [client for client in case.clients if client.kind != "consumer"]
+    writers = [client for client in case.clients if client.kind in ("producer", "transactional")]
+    copied = any(client.kind == "relay" for client in case.clients)
+    left = profile.records * 2 // 3 if copied else profile.records
     while left > 0 and writers:
         client = random.choice(writers)
         at_ms = random.randrange(profile.lasts_ms)
@@ -85,7 +140,7 @@ def _work(random: Random, case: Case, profile: Profile) -> list[Step]:
 
 
 def _batch(random: Random, case: Case) -> tuple[str, int, int]:
-    topic: Any = random.choice(case.topics)
+    topic: Any = random.choice([topic for topic in case.topics if topic.name != OUT])
     return topic.name, random.randrange(topic.partitions), random.randint(1, 5)
 
 

@@ -49,6 +49,8 @@ class Write:
     acknowledged: bool = False
     offset: int = -1
     """Where it is, if the producer was told."""
+    source: tuple[Place, int] | None = None
+    """Where the record lies of which a relay made this one."""
 
     @property
     def must_survive(self) -> bool:
@@ -76,6 +78,9 @@ class Reading:
     position: int = 0
     to_the_end: bool = True
     """Whether it goes on until nothing is left; not if somebody else takes over the place."""
+    group: str | None = None
+    processed: int = 0
+    """For a group: up to where everything is dealt with."""
     polled: list[Polled] = field(default_factory=list)
     skipped: list[tuple[int, int]] = field(default_factory=list)
     """Offsets that were passed over though nothing explains it: from, and before which."""
@@ -83,6 +88,45 @@ class Reading:
     """Offsets that the log no longer had because retention took them."""
     cut_off: list[tuple[int, int]] = field(default_factory=list)
     """Where the log turned out to end before what had been read: its end, and the position."""
+
+
+@dataclass(slots=True, eq=False)
+class Commit:
+    """A group's offset that somebody wants to commit."""
+
+    group: str
+    generation: int
+    """The member's generation or epoch; without members, the epoch of the producer that commits."""
+    member: str
+    place: Place
+    offset: int
+    asked: int
+    """When, by the history's own count, and when it was answered."""
+    told: int = -1
+    outcome: Outcome = Outcome.OPEN
+
+
+@dataclass(slots=True, eq=False)
+class Start:
+    """Where a group's offset said that somebody is to go on."""
+
+    group: str
+    generation: int
+    member: str
+    place: Place
+    offset: int
+    """-1 if nothing was committed."""
+    asked: int
+    reading: Reading
+
+
+class Owned(NamedTuple):
+    """A member is told that a place is its own."""
+
+    group: str
+    generation: int
+    member_id: str
+    place: Place
 
 
 Line = Callable[[str, str], None]
@@ -95,18 +139,34 @@ class History:
         self.writes: dict[int, Write] = {}
         self.attempts: list[Attempt] = []
         self.readings: list[Reading] = []
+        self.owned: list[Owned] = []
+        self.commits: list[Commit] = []
+        self.starts: list[Start] = []
         self.deleted: dict[Place, int] = {}
         """Below which offset an administrator has deleted each place, or has asked for it."""
         self.say: Line = lambda who, text: None
         """Called with who did what, for whoever wants to tell the story."""
         self._orders: dict[tuple[str, Place], int] = {}
+        self._count = 0
+
+    def count(self) -> int:
+        """The next number, for things whose order matters."""
+        self._count += 1
+        return self._count
 
     def sends(
-        self, producer: str, place: Place, *, acks: int, once: bool, attempt: Attempt | None = None
+        self,
+        producer: str,
+        place: Place,
+        *,
+        acks: int,
+        once: bool,
+        attempt: Attempt | None = None,
+        source: tuple[Place, int] | None = None,
     ) -> Write:
         """A producer is about to send a value."""
         order = self._orders[producer, place] = self._orders.get((producer, place), 0) + 1
-        write = Write(len(self.writes), place, producer, order, acks, once, attempt)
+        write = Write(len(self.writes), place, producer, order, acks, once, attempt, source=source)
         self.writes[write.value] = write
         if attempt is not None:
             attempt.values.append(write.value)
@@ -127,3 +187,9 @@ class History:
         reading = Reading(consumer, place, committed_only, starts_at, starts_at)
         self.readings.append(reading)
         return reading
+
+    def wants_commit(self, group: str, generation: int, member: str, place: Place, offset: int) -> Commit:
+        """A member is about to commit how far it is."""
+        commit = Commit(group, generation, member, place, offset, self.count())
+        self.commits.append(commit)
+        return commit

@@ -21,6 +21,12 @@ class Profile:
     idempotent: int = 2
     transactional: int = 2
     brokers: tuple[int, ...] = (3, 3, 3, 4, 5)
+    partitions: tuple[int, ...] = (1, 2)
+    """Of the topic that everybody writes to."""
+    members: tuple[int, ...] = (0,)
+    """How many consumers of it are in a group."""
+    relays: tuple[int, ...] = (0,)
+    """How many copy it to another topic."""
     flushed: float = 0.25
     """How many of the topics are flushed before anything is acknowledged."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -57,6 +63,27 @@ PROFILES = {
             idempotent=0,
             transactional=3,
             brokers=(3,),
+        ),
+        Profile(
+            "groups",
+            "members of a consumer group come and go, under all faults",
+            _EVERYTHING,
+            plain=0,
+            transactional=1,
+            brokers=(3,),
+            partitions=(2, 3),
+            members=(2, 3),
+        ),
+        Profile(
+            "relay",
+            "a topic is copied to another exactly once, under all faults",
+            _EVERYTHING,
+            plain=0,
+            idempotent=1,
+            transactional=1,
+            brokers=(3,),
+            partitions=(2,),
+            relays=(1, 2, 3),
         ),
         Profile(
             "elections",

@@ -14,7 +14,9 @@ from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
 from gapless.simulator.clients.admin import Admin
 from gapless.simulator.clients.client import Client
 from gapless.simulator.clients.consumer import Consumer
+from gapless.simulator.clients.group import Member
 from gapless.simulator.clients.producer import Producer
+from gapless.simulator.clients.relay import Relay
 from gapless.simulator.clients.transactional import TransactionalProducer
 from gapless.simulator.history import History, Place
 from gapless.simulator.world import Host, World
@@ -33,6 +35,9 @@ SETTINGS = {
     "replica.fetch.backoff.ms": "50",
     "auto.create.topics.enable": "false",
     "leader.imbalance.check.interval.seconds": "4",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.session.timeout.ms": "1500",
+    "group.consumer.heartbeat.interval.ms": "400",
 }
 
 
@@ -104,6 +109,10 @@ class Scene:
                 return Producer(self, plan.name, **plan.options)
             case "transactional":
                 return TransactionalProducer(self, plan.name, **plan.options)
+            case "member":
+                return Member(self, plan.name, **plan.options)
+            case "relay":
+                return Relay(self, plan.name, **plan.options)
             case "consumer":
                 return Consumer(self, plan.name, list(self.places()), **plan.options)
             case _:

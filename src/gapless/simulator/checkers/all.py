@@ -15,5 +15,9 @@ from gapless.simulator.checkers import (  # noqa: F401, I001  the order counts
     nonmonotonic_send,
     poll_skip,
     unseen,
+    relayed_once,
+    group_owned_twice,
+    group_offsets,
+    group_unseen,
     liveness,
 )

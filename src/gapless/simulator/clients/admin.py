@@ -28,7 +28,7 @@ Deleted = DeleteRecordsRequest.DeleteRecordsTopic
 
 
 class Admin(Client):
-    """Asks for one thing at a time, and again if there is no answer; whether it is refused does not matter."""
+    """Asks for something until there is an answer; whether it is refused does not matter."""
 
     def move(self, place: Place, replicas: tuple[int, ...] | None) -> None:
         """Reassign a partition to other brokers; None calls off what is under way."""

@@ -142,7 +142,7 @@ class Client:
             self._leaders[place] = told
 
     def _refresh(self, topic: str) -> Part:
-        """Ask anybody who leads a topic's partitions; returns all of them, led or not, if there is an answer."""
+        """Ask anybody who leads a topic's partitions; returns all of them, or none if nobody answers."""
         body = MetadataRequest(
             topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
             allow_auto_topic_creation=False,

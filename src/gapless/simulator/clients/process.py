@@ -14,7 +14,7 @@ from gapless.simulator.world import World
 
 
 class Promise:
-    """Something that will be known."""
+    """Something that will be known; one process may wait for it."""
 
     __slots__ = ("_waiting", "done", "value")
 
@@ -51,14 +51,16 @@ class Running:
         self._world = world
         self._process = process
         self.ended = Promise()
+        self._is_running = False
         self.stalled_until_ms = 0
         """It stands still until then, as if its machine did; what it waits for comes all the same."""
         world.after(0, lambda: self._go_on(None))
 
     def stop(self) -> None:
-        """It never goes on."""
+        """It never goes on; not even if it is the one that lets itself be stopped, by what it does now."""
         if not self.ended.done:
-            self._process.close()
+            if not self._is_running:
+                self._process.close()
             self.ended.keep()
 
     def _go_on(self, value: Any) -> None:
@@ -67,12 +69,20 @@ class Running:
         if self._world.now_ms < self.stalled_until_ms:
             self._world.agenda.at(self.stalled_until_ms, lambda: self._go_on(value))
             return
+        self._is_running = True
         try:
             awaited = self._process.send(value)
         except StopIteration:
             self.ended.keep()
             return
-        if isinstance(awaited, int):
+        finally:
+            self._is_running = False
+        self._wait_for(awaited)
+
+    def _wait_for(self, awaited: Promise | int) -> None:
+        if self.ended.done:
+            self._process.close()
+        elif isinstance(awaited, int):
             self._world.after(awaited, lambda: self._go_on(None))
         elif awaited.done:
             self._world.after(0, lambda: self._go_on(awaited.value))

@@ -1,0 +1,47 @@
+"""A group goes on where it has committed to be: never before that, never after."""
+
+from __future__ import annotations
+
+from gapless.simulator.checkers.checker import Checker, promise
+from gapless.simulator.history import Commit, Outcome, Start
+
+
+@promise
+class GroupOffsets(Checker):
+    """A commit without an answer may come to pass at any later time, but not in a later generation."""
+
+    name = "group-offsets"
+    meaning = (
+        "a group's offset is the one that was committed last, and no member of an older generation moves it"
+    )
+
+    def at_end(self) -> None:
+        for start in self.scene.history.starts:
+            if not self.is_excused(start.place):
+                self._check(start)
+
+    def _check(self, start: Start) -> None:
+        commits = [
+            commit
+            for commit in self.scene.history.commits
+            if (commit.group, commit.place) == (start.group, start.place)
+        ]
+        certain = [commit for commit in commits if self._is_certain(commit, start)]
+        last = max(certain, key=lambda commit: (commit.generation, commit.told), default=None)
+        allowed = {-1 if last is None else last.offset: None}
+        for commit in commits:
+            may_be = not self._is_certain(commit, start) and commit.outcome is not Outcome.ABORTED
+            if may_be and (last is None or commit.generation >= last.generation):
+                allowed[commit.offset] = None
+        if start.offset not in allowed:
+            topic, partition = start.place
+            told = "nothing was committed" if last is None else f"{last.member} has committed {last.offset}"
+            self.fail(
+                f"{start.member} is told to go on with {topic}-{partition} at {start.offset} for "
+                f"{start.group}, though {told}",
+                start.place,
+            )
+
+    @staticmethod
+    def _is_certain(commit: Commit, start: Start) -> bool:
+        return commit.outcome is Outcome.COMMITTED and commit.told < start.asked
