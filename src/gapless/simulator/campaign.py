@@ -84,7 +84,9 @@ def play_seeds(profile: str, seeds: Iterable[int], mutant: str | None = None) ->
     return tally
 
 
-def campaign(profile: str, seeds: range, *, workers: int = 1, mutant: str | None = None) -> Generator[Tally, None, None]:
+def campaign(
+    profile: str, seeds: range, *, workers: int = 1, mutant: str | None = None
+) -> Generator[Tally, None, None]:
     """Play many seeds; what came of each chunk comes in the order of seeds. Closing it ends the processes."""
     chunks = (seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK))
     if workers == 1:
@@ -109,6 +111,10 @@ def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     )
     try:
         yield processes
+    except KeyboardInterrupt:
+        for process in multiprocessing.active_children():
+            process.terminate()  # a hunt may go on for minutes
+        raise
     finally:
         processes.shutdown(cancel_futures=True)
 

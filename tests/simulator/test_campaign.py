@@ -1,0 +1,123 @@
+"""Many seeds: the same result however many processes play them, and a number for what they exercise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gapless.simulator.campaign import Tally, campaign, play_seeds
+from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
+from gapless.simulator.coverage import ROLES, Coverage, Expected
+from gapless.simulator.covering import Covering
+from gapless.simulator.faults import FAULTS
+from gapless.simulator.hunting import find
+from gapless.simulator.run import CRASH, play
+
+SEEDS = range(20, 32)
+PROFILE = "elections"
+MUTANT = "early-acknowledgement"
+
+
+def played(workers: int, mutant: str | None = None) -> Tally:
+    tally = Tally()
+    for each in campaign(PROFILE, SEEDS, workers=workers, mutant=mutant):
+        tally.add(each)
+    return tally
+
+
+def test_two_processes_come_to_the_same_as_one() -> None:
+    alone, together = played(1, MUTANT), played(2, MUTANT)
+    assert alone == together
+    assert alone.seeds == len(SEEDS)
+    assert alone.failures, "an early acknowledgement loses records"
+    assert [failure.seed for failure in alone.failures] == sorted(failure.seed for failure in alone.failures)
+
+
+def test_a_mistake_is_made_only_where_it_is_asked_for() -> None:
+    assert played(1, MUTANT).failures
+    assert not played(1).failures
+
+
+def test_the_first_seed_that_finds_a_mutant_is_the_same_for_any_number_of_processes() -> None:
+    alone, together = find(MUTANT, range(40)), find(MUTANT, range(40), workers=2)
+    assert alone == together
+    assert alone.failure is not None
+    assert alone.played == alone.failure.seed + 1
+
+
+def test_a_rule_that_cannot_go_on_is_a_finding_and_names_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> bool:
+        raise IndexError("too far")
+
+    monkeypatch.setitem(FAULTS, "crash", replace(FAULTS["crash"], inject=broken))
+    case = Case(1, "by hand", 3, (TopicPlan("t", 1, 3),), (), (Step(0, "crash", ()),), jitter=False)
+    violation = play(case).violation
+    assert violation is not None
+    assert violation.anomaly == CRASH
+    assert "IndexError: too far" in violation.text
+
+
+# ------------------------------------------------------------------------------------------- coverage
+
+
+def covered(*steps: Step, clients: tuple[ClientPlan, ...] = (), **configs: str) -> Coverage:
+    """What a case with one topic on brokers 1 to 3 of four exercises."""
+    topic = TopicPlan("t", 1, 3, {"min.insync.replicas": "2", **configs})
+    case = Case(1, "by hand", 4, (topic,), clients, steps, jitter=False)
+    coverage = Coverage()
+    assert play(case, Covering(coverage)).violation is None
+    return coverage
+
+
+def test_a_fault_is_counted_with_the_roles_of_the_broker_that_it_hits() -> None:
+    coverage = covered(Step(0, "crash", ("leader t 0", 100)), Step(500, "pause", (4, 10)))
+    assert coverage.hits["crash", "leader"] == 1
+    assert coverage.hits["crash", "follower"] == 0
+    assert {role for fault, role in coverage.hits if fault == "pause"} <= {"bystander", "coordinator"}
+
+
+def test_a_fault_that_does_not_come_to_pass_is_not_counted() -> None:
+    coverage = covered(Step(0, "crash", (1, 1_000)), Step(10, "crash", (1, 10)))
+    assert coverage.hits["crash", "leader"] == 1
+
+
+def test_elections_and_in_sync_sets_are_counted_by_the_journal() -> None:
+    coverage = covered(Step(0, "crash", (1, 1_000)))
+    for rule in (
+        "leader: in sync",
+        "in sync: fewer",
+        "in sync: more",
+        "broker: fenced",
+        "controller: fails over",
+    ):
+        assert coverage.seen[rule], rule
+    assert not coverage.seen["leader: unclean"]
+
+
+def test_a_duplicate_is_counted_when_it_is_recognised() -> None:
+    producer = ClientPlan("shop", "producer", {"acks": -1, "idempotent": True})
+    send = Step(0, "send", ("shop", "t", 0, 1))
+    lost = (send, Step(100, "lose-answer", ("shop", "leader t 0")), Step(200, "send", ("shop", "t", 0, 1)))
+    assert not covered(send, clients=(producer,)).seen["producer: duplicate recognised"]
+    assert covered(*lost, clients=(producer,)).seen["producer: duplicate recognised"] == 1
+
+
+def test_what_never_came_is_named() -> None:
+    expected = Expected.of(["crash", "lose-message"], transactions=False)
+    assert set(expected.pairs) == {(fault, role) for fault in ("crash", "lose-message") for role in ROLES}
+    rules, pairs = expected.blind_spots(covered(Step(0, "crash", ("leader t 0", 100))))
+    assert "leader: in sync" not in rules
+    assert "leader: unclean" in rules
+    assert ("crash", "leader") not in pairs
+    assert ("lose-message", "leader") in pairs
+    told = expected.as_json(Coverage())
+    assert told["pairs"] == {"expected": 10, "seen": 0, "never": [f"{f} of a {r}" for f, r in expected.pairs]}
+
+
+def test_coverage_adds_up_over_seeds() -> None:
+    one, other = play_seeds(PROFILE, [1]), play_seeds(PROFILE, [2])
+    both = play_seeds(PROFILE, [1, 2])
+    one.add(other)
+    assert one == both
+    assert both.coverage.seen["leader: in sync"]

@@ -1,0 +1,85 @@
+"""A failure is told so that a person can follow it, on one screen."""
+
+from __future__ import annotations
+
+import pytest
+
+from gapless.simulator.campaign import mistaken
+from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
+from gapless.simulator.noting import Kind
+from gapless.simulator.story import JEPSEN, MAX_LINES, Story, tell
+
+# Acknowledged by broker 1 alone, which then dies; broker 2, cut off till then, leads without the record.
+LOST = Case(
+    seed=6,
+    profile="elections",
+    brokers=3,
+    topics=(TopicPlan("t", 1, 3, {"min.insync.replicas": "2"}),),
+    clients=(
+        ClientPlan("shop", "producer", {"acks": -1, "idempotent": True}),
+        ClientPlan("idle", "producer", {"acks": -1, "idempotent": True}),
+    ),
+    steps=(
+        Step(0, "isolate", (2, 1_000)),
+        Step(0, "send", ("shop", "t", 0, 1)),
+        Step(10, "crash", (1, 10)),
+    ),
+    jitter=False,
+)
+
+
+@pytest.fixture
+def story() -> Story:
+    with mistaken("early-acknowledgement"):
+        told, report = tell(LOST)
+    assert report.violation is not None
+    assert report.violation.anomaly == "lost-write"
+    return told
+
+
+def test_who_did_what_with_the_lost_record_is_told_in_order(story: Story) -> None:
+    lines = [f"{line.who} {line.text}" for line in story.lines]
+    expected = [
+        "t-0 is led by broker 1 in epoch 1, in sync: 1, 2, 3",
+        "the network is cut between broker 2 and all others",
+        "shop sends record 0 to t-0",
+        "broker 1 stores record 0 in t-0 at 0",
+        "shop is told that record 0 is stored in t-0 at 0",
+        "broker 1 is killed",
+        "t-0 is led by broker 2 in epoch 2, in sync: 2, 3",
+        "broker 1 gives up record 0 of t-0, to agree with its leader, broker 2",
+    ]
+    assert [line for line in lines if line in expected] == expected
+    assert [line.at_ms for line in story.lines] == sorted(line.at_ms for line in story.lines)
+
+
+def test_it_ends_with_the_record_the_name_that_jepsen_has_for_it_and_the_promise(story: Story) -> None:
+    record, jepsen, promise = story.ending
+    assert record == "lost-write: record 0, acknowledged to shop in t-0 at 0, is gone"
+    assert jepsen == f"Jepsen calls it {JEPSEN['lost-write']}."
+    assert promise.startswith("The promise was: a record that was acknowledged")
+
+
+def test_only_what_matters_is_told(story: Story) -> None:
+    assert len(story.lines) <= MAX_LINES
+    assert not [line for line in story.lines if line.place is not None and line.place[0] != "t"]
+    assert story.stage == [
+        "3 brokers",
+        "topic t: 1 partition, 3 replicas, min.insync.replicas=2",
+        "shop: producer, acks=-1, idempotent=True",
+    ]
+
+
+def test_a_long_run_is_told_in_as_many_lines_as_fit_with_all_its_faults() -> None:
+    sends = tuple(Step(at, "send", ("shop", "t", 0, 3)) for at in range(0, 600, 10))
+    case = LOST.with_steps(tuple(sorted((*LOST.steps, *sends), key=lambda step: step.at_ms)))
+    story, report = tell(case)
+    assert report.violation is None
+    assert len(story.lines) == MAX_LINES
+    assert story.left_out > 0
+    whole, _ = tell(case, whole=True)
+    assert len(whole.lines) >= len(story.lines) + story.left_out
+    assert [line.text for line in story.lines if line.kind is Kind.FAULT] == [
+        line.text for line in whole.lines if line.kind is Kind.FAULT
+    ]
+    assert story.ending == ["Every promise was kept."]
