@@ -16,7 +16,7 @@ from gapless.cli.progress import Screen
 from gapless.errors import ExitCode, UsageError
 from gapless.simulator.odds.configuration import USUAL, Acks, Configuration, FlushPolicy
 
-PLAYS = 40
+PLAYS, TABLE_PLAYS = 40, 24
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "y": 365.25 * 86_400}
 NEVER = "never"
 
@@ -75,7 +75,15 @@ def odds(
     after_crash: Annotated[
         AfterCrash, typer.Option(help="What a producer's application does with what was not acknowledged.")
     ] = AfterCrash.RESEND,
-    plays: Annotated[int, typer.Option(metavar="N", min=5, help="How often each fault is played.")] = PLAYS,
+    plays: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=5,
+            help="How often each fault is played.",
+            show_default=f"{PLAYS}, or {TABLE_PLAYS} with --table",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Repeats a measurement.")] = 1,
     workers: Annotated[
         int | None,
@@ -109,13 +117,14 @@ def odds(
     )
     per_second = _rate(rate)
     check_plot(plot)
+    count = plays or (TABLE_PLAYS if table else PLAYS)
     with Screen() as screen:
-        total = plays * len(times) * len(configurations)
+        total = count * len(times) * len(configurations)
         samples = measure(
             configurations,
             times,
             model,
-            plays=plays,
+            plays=count,
             seed=seed,
             workers=workers or len(os.sched_getaffinity(0)),
             progress=screen.bar("plays", total),
@@ -124,7 +133,7 @@ def odds(
         estimate(configuration, each, times, model, seed)
         for configuration, each in zip(configurations, samples, strict=True)
     ]
-    answer = Answer(found, times, model, per_second, plays, seed, is_table=table)
+    answer = Answer(found, times, model, per_second, count, seed, is_table=table)
     show(answer, as_json=as_json)
     if plot is not None:
         save_plot(answer, plot)

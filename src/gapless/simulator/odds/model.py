@@ -7,9 +7,8 @@ from dataclasses import dataclass
 PARTITIONS = 6
 """Two led by each broker; each of the two producers writes to one of them."""
 PRODUCERS = 2
-SLOW_ONE_IN = 32
-SLOW_MS = 20
-"""One message in so many is late by up to so much: a network with a tail."""
+SLOW_SHARE, SLOW_MS = 1 / 32, 20
+"""So many messages are late, by up to so much: a network with a tail."""
 FLUSH_MS = 2
 REQUEST_MS = 30_000
 """request.timeout.ms, and how long a broker waits for its followers: Kafka's default."""

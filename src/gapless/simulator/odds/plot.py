@@ -18,7 +18,8 @@ TOP, ROW, LANE, BOTTOM = 92, 44, 11, 58
 
 _STYLE = """
 svg { background: #fff; color: #1b2330; --quiet: #566070; --rule: #dde2e9; --lost: #c4261d;
-  --doubled: #a86400; font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+  --doubled: #a86400;
+  font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 @media (prefers-color-scheme: dark) { svg { background: #12161c; color: #e4e9f0; --quiet: #9aa5b4;
   --rule: #2c343f; --lost: #ff8077; --doubled: #f0b03f; } }
 text { fill: currentColor; } .quiet { fill: var(--quiet); font-size: 12px; } .title { font-size: 17px;

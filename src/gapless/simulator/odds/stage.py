@@ -1,8 +1,8 @@
 """One fault under steady load, and what it takes.
 
 Loss is measured in time: how many milliseconds of a partition's stream are gone. For that each simulated
-record stands for a stretch of the stream: a whole batch while the fault strikes, some seconds of it before and
-after, when nothing happens that finer batches would show, and days of it for the past that the log holds.
+record stands for a stretch of the stream: a whole batch while the fault strikes, some seconds of it before
+and after, when nothing happens that finer batches would show, and days of it for the past in the log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gapless.simulator.odds.model import (
     PRODUCERS,
     REQUEST_MS,
     SLOW_MS,
-    SLOW_ONE_IN,
+    SLOW_SHARE,
     Model,
 )
 from gapless.simulator.scene import SETTINGS, Scene
@@ -36,12 +36,12 @@ from gapless.wire.messages import MetadataRequest
 
 TOPIC = "t"
 SPREAD_MS = 50
-PAST_SLICES = 6
-PAST_IS_WRITTEN_MS = 400
-WARM_UP_MS = 100
-MOMENTS_MS = 40
+PAST_SLICES = 4
+PAST_IS_WRITTEN_MS = 200
+WARM_UP_MS = 40
+MOMENTS_MS = 20
 """The fault strikes at some moment of so many."""
-FINE_FOR_MS = 60
+FINE_FOR_MS = 40
 COARSER, COARSEST_MS = 4, 2_000
 """Later, a batch stands for a part of the time since the fault: one in so many, but not more than this."""
 LOOK_EVERY_MS = 200
@@ -101,7 +101,7 @@ class Stage:
         self.world.on_step = lambda node_id: None  # nobody checks promises here: it is known that some break
         slow = Random(self.random.getrandbits(32))
         self.world.network.latency_ms = lambda: (
-            model.latency_ms + (slow.randrange(SLOW_ONE_IN) == 0) * slow.randrange(SLOW_MS)
+            model.latency_ms + (slow.randrange(SLOW_MS) if slow.random() < SLOW_SHARE else 0)
         )
         self.world.flush_latency_ms = lambda node_id: FLUSH_MS
         self._spread_leaders()
