@@ -39,4 +39,4 @@ def brokers_of(step: Step) -> dict[str, str | int]:
 
 def durations_of(step: Step) -> dict[str, int]:
     """How long, or by how much."""
-    return {name: value for name, value in named(step).items() if name.endswith("_ms")}
+    return {name: value for name, value in named(step).items() if name == "ms" or name.endswith("_ms")}

@@ -12,7 +12,6 @@ from gapless.core.partition import Partition
 from gapless.core.records import BrokerRegistered, ControllerElected, MetadataRecord, PartitionChanged
 from gapless.simulator.arguments import named
 from gapless.simulator.case import Step
-from gapless.simulator.faults import FAULTS
 from gapless.simulator.history import Place
 from gapless.simulator.looking import records_of
 from gapless.simulator.scene import Scene
@@ -90,8 +89,7 @@ class Notes(Watcher):
     # ----------------------------------------------------------------------------------------- clients
 
     def after(self, step: Step, came_to_pass: bool) -> None:
-        if step.what in FAULTS:
-            return  # it speaks for itself
+        """Faults speak for themselves, and so do most clients."""
         given = named(step)
         client = given.get("client", "")
         if step.what == "send":
@@ -102,9 +100,8 @@ class Notes(Watcher):
             writes = ", ".join(f"{count} to {topic}-{index}" for topic, index, count in given["writes"])
             wish = "committed" if given["commit"] else "aborted"
             self._note(client, f"begins a transaction, to be {wish}: {writes}", Kind.RECORD)
-        else:
-            rest = " ".join(str(value) for name, value in given.items() if name != "client")
-            self._note(client, f"is asked for: {step.what} {rest}".rstrip(), Kind.RECORD)
+        elif step.what == "succeed":
+            self._note(client, "is a new process now; the old one goes on as a zombie", Kind.RECORD)
 
     def _said(self, who: str, text: str) -> None:
         """Faults and clients tell what happens in words; places and records are found in them."""
@@ -113,7 +110,8 @@ class Notes(Watcher):
         else:
             kind = Kind.CLIENT if who in self._scene.clients else Kind.FAULT
         places = [(topic, int(index)) for topic, index in _PLACE.findall(text) if topic in self._scene.topics]
-        self._note(who, text, kind, places[0] if places else None, _values_in(text))
+        values = _values_in(text) if kind is Kind.CLIENT else ()
+        self._note(who, text, kind, places[0] if places else None, values)
 
     # ------------------------------------------------------------------------------------- the cluster
 

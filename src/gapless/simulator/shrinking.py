@@ -134,7 +134,8 @@ class Shrinker:
         for client in self.case.clients:
             self.attempt(_without_client(self.case, client.name))
         for topic in self.case.topics[::-1]:
-            if len(self.case.topics) > 1:
+            is_used = any(topic.name in client.options.values() for client in self.case.clients)
+            if len(self.case.topics) > 1 and not is_used:
                 self.attempt(_without_topic(self.case, topic.name))
         for topic in self.case.topics:
             for simpler in _simpler_topics(topic):
