@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from gapless.core.contract import BrokerDied
+from gapless.core.records import MetadataRecord, PartitionChanged
 from gapless.simulator.case import Case
 from gapless.simulator.scene import Scene
 
@@ -58,6 +59,12 @@ def some_broker(random: Random, case: Case) -> str | int:
     if chance < 0.75:
         return f"leader {place}"
     return f"follower {place}" if chance < 0.9 else random.choice(("controller", "coordinator"))
+
+
+def some_place(random: Random, case: Case) -> tuple[str, int]:
+    """A partition."""
+    topic = random.choice(case.topics)
+    return topic.name, random.randrange(topic.partitions)
 
 
 def two_brokers(random: Random, case: Case) -> tuple[int, int]:
@@ -118,6 +125,32 @@ def _start(scene: Scene, node_id: int) -> None:
     if not scene.world.hosts[node_id].alive:
         scene.history.say(f"broker {node_id}", "starts again")
         scene.world.start(node_id)
+
+
+@fault(
+    "crash-elected",
+    "whoever is elected next to lead a partition is killed moments later",
+    lambda random, case: (*some_place(random, case), a_while(random, 300), a_while(random)),
+)
+def crash_elected(scene: Scene, topic: str, partition: int, after_ms: int, down_ms: int) -> bool:
+    """See its meaning."""
+    assignment = scene.assignment((topic, partition))
+    look_on = scene.world.journal.on_entry
+
+    def look(records: list[MetadataRecord]) -> None:
+        for record in records:
+            if isinstance(record, PartitionChanged) and is_elected(record):
+                leader = record.leader
+                _later(scene, after_ms, lambda: crash(scene, leader, down_ms))
+                look_on.remove(look)
+                return
+
+    def is_elected(record: PartitionChanged) -> bool:
+        same = (record.topic_id, record.partition) == (assignment.topic_id, assignment.partition)
+        return same and record.leader > 0 and record.leader_epoch > assignment.leader_epoch
+
+    look_on.append(look)
+    return True
 
 
 @fault(

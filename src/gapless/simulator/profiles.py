@@ -95,7 +95,7 @@ PROFILES = {
         Profile(
             "leaders",
             "leadership goes to and fro, while some do not hear of it",
-            {"crash": 3, "slow-way": 3, "coordination-away": 3, "one-way": 1, "partition": 1, "pause": 1},
+            {"crash": 3, "crash-elected": 3, "slow-way": 4, "coordination-away": 3, "one-way": 1},
             plain=2,
             transactional=0,
             brokers=(3,),

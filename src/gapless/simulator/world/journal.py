@@ -35,7 +35,7 @@ class Journal:
 
     def append(self, records: list[MetadataRecord]) -> None:
         """Records enter the journal, and everybody hears of it."""
-        for look in self.on_entry:
+        for look in list(self.on_entry):
             look(records)
         self.entries.append(records)
         for record in records:
