@@ -44,7 +44,7 @@ def _embedded_bootstrap() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def _apache_bootstrap(require: Callable[[str], None]) -> Iterator[str]:
     require("apache-kafka")
-    with ApacheKafka(heap_mb=256) as kafka:
+    with ApacheKafka(heap_mb=256, light=True) as kafka:
         yield kafka.bootstrap
 
 

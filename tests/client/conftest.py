@@ -162,7 +162,7 @@ def _running(name: str) -> Iterator[Kafka]:
         else:
             proxy = stack.enter_context(FaultProxy([1]))
             advertised = {"advertised.listeners": f"PLAINTEXT://{proxy.address(1)}"}
-            node = stack.enter_context(ApacheKafka(heap_mb=256, properties=advertised))
+            node = stack.enter_context(ApacheKafka(heap_mb=256, light=True, properties=advertised))
             proxy.forward(1, node.bootstrap)
             yield Kafka(name, proxy.bootstrap, proxy, [1])
 

@@ -41,7 +41,7 @@ def running_peer(name: str, folder: Path) -> Iterator[Peer]:
         with EmbeddedBroker(folder / "data", config=SETTINGS) as broker:
             yield Peer(broker.bootstrap, broker.data_dir / "broker-1")
     elif name == "apache":
-        with ApacheKafka(heap_mb=512, properties=APACHE_SETTINGS) as kafka:
+        with ApacheKafka(heap_mb=512, light=True, properties=APACHE_SETTINGS) as kafka:
             yield Peer(kafka.bootstrap, kafka.data_folder)
     else:
         raise ValueError(f"no peer named {name}: choose embedded, apache, or HOST:PORT")

@@ -107,7 +107,7 @@ def where_and_when(request: pytest.FixtureRequest) -> list[str]:
 def bootstrap(where_and_when: list[str], require: Callable[[str], None]) -> Iterator[str]:
     if where_and_when[0] == "apache":
         require("apache-kafka")
-        with ApacheKafka(heap_mb=256) as kafka:
+        with ApacheKafka(heap_mb=256, light=True) as kafka:
             yield kafka.bootstrap
     else:
         with EmbeddedBroker() as broker:

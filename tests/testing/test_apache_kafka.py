@@ -21,7 +21,7 @@ pytestmark = pytest.mark.apache
 @pytest.fixture(scope="module")
 def kafka(require: Require) -> Iterator[ApacheKafka]:
     require("apache-kafka")
-    with ApacheKafka(heap_mb=256, properties={"num.partitions": "3"}) as running:
+    with ApacheKafka(heap_mb=256, light=True, properties={"num.partitions": "3"}) as running:
         yield running
 
 

@@ -163,7 +163,7 @@ def test_it_stands_before_apache_kafka(require: Require) -> None:
     require("apache-kafka")
     with FaultProxy([1]) as proxy:
         advertised = {"advertised.listeners": f"PLAINTEXT://{proxy.address(1)}"}
-        with ApacheKafka(heap_mb=256, properties=advertised) as kafka:
+        with ApacheKafka(heap_mb=256, light=True, properties=advertised) as kafka:
             proxy.forward(1, kafka.bootstrap)
             admin = admin_at(proxy.bootstrap)
             admin.create_topics([NewTopic("t", 1, 1)])["t"].result(PATIENCE_S)

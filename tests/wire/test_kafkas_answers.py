@@ -24,7 +24,7 @@ TOPIC = "odd"
 def kafka(require: Require) -> Iterator[socket.socket]:
     """A connection to a running Apache Kafka that has the topic."""
     require("apache-kafka")
-    with ApacheKafka(heap_mb=256) as kafka:
+    with ApacheKafka(heap_mb=256, light=True) as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
         for created in admin.create_topics([NewTopic(TOPIC, 1, 1)]).values():
             created.result()

@@ -37,7 +37,7 @@ def for_bob_alone(kind: ResourceType, name: str) -> AclBinding:
 @pytest.mark.apache
 def test_topics_and_groups_that_are_not_ours_are_told(require: Require) -> None:
     require("apache-kafka")
-    with ApacheKafka(heap_mb=256, properties=AUTHORIZER) as kafka:
+    with ApacheKafka(heap_mb=256, light=True, properties=AUTHORIZER) as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 2})
         for topic in ("bobs", "everybodys"):
             admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)

@@ -17,7 +17,7 @@ _PROPERTIES = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "2
 @pytest.fixture(scope="session")
 def apache_of_session(require: Callable[[str], None]) -> Iterator[str]:
     require("apache-kafka")
-    with ApacheKafka(heap_mb=256, properties=_PROPERTIES) as node:
+    with ApacheKafka(heap_mb=256, light=True, properties=_PROPERTIES) as node:
         yield node.bootstrap
 
 
