@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -140,8 +141,7 @@ def crash_elected(scene: Scene, topic: str, partition: int, after_ms: int, down_
     def look(records: list[MetadataRecord]) -> None:
         for record in records:
             if isinstance(record, PartitionChanged) and is_elected(record):
-                leader = record.leader
-                _later(scene, after_ms, lambda: crash(scene, leader, down_ms))
+                _later(scene, after_ms, partial(crash, scene, record.leader, down_ms))
                 look_on.remove(look)
                 return
 
