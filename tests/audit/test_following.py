@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -30,9 +30,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)
 
 
+_followers: list[Follower] = []
+
+
 @pytest.fixture
-def bench(spark: SparkSession, bootstrap: str) -> Bench:
-    return Bench(spark, bootstrap)
+def bench(spark: SparkSession, bootstrap: str) -> Iterator[Bench]:
+    yield Bench(spark, bootstrap)
+    while _followers:
+        with _followers.pop():
+            pass
 
 
 class Carrier:
@@ -54,7 +60,8 @@ class Carrier:
         bench = self.bench
         auditor = Auditor(bench.spark, bench.bootstrap, bench.topic, ledger=bench.ledger)
         specs = [SinkSpec.parse(self.sink)]
-        return Follower(auditor, specs, matching or Matching(), group=self.name)
+        _followers.append(Follower(auditor, specs, matching or Matching(), group=self.name))
+        return _followers[-1]
 
 
 def to_topic(bench: Bench) -> Carrier:

@@ -55,6 +55,9 @@ class Feed(Protocol):
     def is_open(self) -> bool:
         """Whether a transaction has not ended, behind which there may be more."""
 
+    def close(self) -> None:
+        """Leave nothing behind."""
+
 
 class TopicFeed:
     """Another topic: from offset to offset."""
@@ -92,6 +95,9 @@ class TopicFeed:
     def is_open(self) -> bool:
         return any(at.high > at.end for at in self._ends.values())
 
+    def close(self) -> None:
+        """Nothing is kept."""
+
 
 class TableFeed:
     """A Delta table, or a folder of Parquet files: by the files that are added."""
@@ -127,6 +133,11 @@ class TableFeed:
 
     def begins_ms(self) -> int | None:
         return None
+
+    def close(self) -> None:
+        if self._memory is not None:
+            self._memory.cleanup()
+            self._memory = None
 
     def _stream(self) -> DataFrame:
         reading = self._spark.readStream.format(self._spec.kind)
@@ -200,6 +211,9 @@ class DatabaseFeed:
 
     def begins_ms(self) -> int | None:
         return None
+
+    def close(self) -> None:
+        """Nothing is kept."""
 
     def _counts(self) -> dict[int, int]:
         """How many rows there are of what was read."""

@@ -1,7 +1,7 @@
 """Sinks that are watched: each look reads what has come to them since the last, and what has become due.
 
-    follower = Follower(auditor, [SinkSpec.parse("kafka:clean")], Matching(), group="gapless.pipeline.orders")
-    follower.look()             # a report of all hops
+    with Follower(auditor, [SinkSpec.parse("kafka:clean")], Matching(), group="carriers") as follower:
+        follower.look()             # a report of all hops
 
 A record is due in a sink when the consumer group has come past it, or some time after it was in the topic.
 What is kept follows sources and gaps, not records: the names of what was due, and how often each is there.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -71,6 +71,13 @@ class Follower:
         self._sinks = [FollowedSink(auditor, spec, matching) for spec in sinks]
         self._due: dict[int, int] = {}
         self._ends: deque[tuple[float, dict[int, int]]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for sink in self._sinks:
+            sink.close()
 
     def look(self, pending: Iterable[Pending] = ()) -> Report:
         """All hops, as they are now."""
@@ -150,8 +157,12 @@ class FollowedSink:
             self._begin_anew()
             raise
 
+    def close(self) -> None:
+        self._feed.close()
+
     def _begin_anew(self) -> None:
         self._forget()
+        self._feed.close()
         self._feed = self._new_feed()
 
     # ---------------------------------------------------------------------------------- what is there
@@ -194,7 +205,7 @@ class FollowedSink:
         try:
             spans = offsets.groupBy("partition").agg(sf.min("offset"), sf.max("offset")).collect()
             told = {partition: (first, last) for partition, first, last in spans}
-            now = auditor.cluster.settled_ends(topic)
+            now = auditor.cluster.ends(topic)  # who wrote the rows has read up to here at most
             ends = {
                 each: at._replace(end=min(told[each][1] + 1, at.end) if each in told else at.earliest)
                 for each, at in now.items()

@@ -15,6 +15,7 @@ import json
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from queue import Queue
@@ -53,11 +54,13 @@ class Pace:
         self._began_s = 0.0
         self._count = -_FIRST
 
-    def next(self) -> None:
+    def next(self, rest: Callable[[], None]) -> None:
+        """Wait for the next one's time. `rest` is called before the long wait after the first ones."""
         self._count += 1
         if self._count < 0:
             return
         if self._count == 0:
+            rest()
             self._asked.get()
             self._began_s = time.monotonic()
         if self._count % _AT_ONCE == 0:
@@ -84,7 +87,7 @@ class EverydayShop:
     def run(self, orders: int, pace: Pace) -> None:
         told, saved = NowAndThen(), NowAndThen(1.0)
         for number in range(self._all_before, orders):
-            pace.next()
+            pace.next(self._settle)
             self._send(number)
             self._producer.poll(0)
             if told.is_due():
@@ -92,9 +95,12 @@ class EverydayShop:
                 self._seal()
             if saved.is_due():
                 self._save()
+        self._settle()
+        self._ledger.flush(_FLUSH_S)
+
+    def _settle(self) -> None:
         self._producer.flush(_FLUSH_S)
         self._seal()
-        self._ledger.flush(_FLUSH_S)
         self._tell()
 
     def _send(self, number: int) -> None:
@@ -163,8 +169,13 @@ def run_gapless(side: Side, source: str, bootstrap: str, orders: int, pace: Pace
             tell(acknowledged=number + 1)
 
     with Producer(bootstrap, source, "exactly-once", spool=spool, seal_every_s=2) as producer:
+
+        def settle() -> None:
+            left = producer.flush(_FLUSH_S)
+            tell(acknowledged=status(spool).stored - left)
+
         for number in range(status(spool).stored, orders):
-            pace.next()
+            pace.next(settle)
             producer.send(
                 side.orders,
                 order(source, number),
@@ -172,8 +183,7 @@ def run_gapless(side: Side, source: str, bootstrap: str, orders: int, pace: Pace
                 partition=partition_of(number),
                 on_delivery=partial(on_delivery, number),
             )
-        left = producer.flush(_FLUSH_S)
-    tell(acknowledged=orders - left)
+        settle()
 
 
 def main() -> None:

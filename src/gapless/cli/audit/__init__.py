@@ -229,7 +229,7 @@ def audit(
             )
         if watching:
             auditor = Auditor(spark, connection.bootstrap, topic, ledger=ledger, properties=properties)
-            follower = Follower(auditor, specs, matching, group=group, grace_s=grace_s)
+            follower = stack.enter_context(Follower(auditor, specs, matching, group=group, grace_s=grace_s))
             report = watch(
                 lambda: follower.look(_pending(spools or [])),
                 metrics,
