@@ -187,6 +187,7 @@ class Scene:
 
     def end_faults(self) -> None:
         """Everything works again."""
+        self.history.say("everything", "works again: no more faults")
         world = self.world
         world.heal()
         self.disk_delay_ms.clear()
