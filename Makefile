@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test soak bench bench-clients bench-pipeline bench-audit lint format lock clean
+.PHONY: help setup demo test soak simulate bench bench-clients bench-pipeline bench-audit lint format lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,9 +24,10 @@ setup: $(VENV)/.installed jars/spark/.rehearsed jars/kafka/.verified jars/zookee
 demo: $(VENV)/.installed jars/spark/.rehearsed ## the same orders twice, through the same faults: everyday settings, and Gapless
 	$(BIN)/gapless demo
 
-# Two processes, each with servers of its own, take one test file after another. In the order of collection, not
-# the fullest file first, or the files with one long test would all come last.
-WORKERS ?= 2
+# Some processes, each with servers of its own, take one test file after another. In the order of collection, not
+# the fullest file first, or the files with one long test would all come last. Tests often wait, for a session that
+# ends or a broker that starts, so there is one process more than a small machine has cores.
+WORKERS ?= 3
 test: setup lint ## everything that CI runs: lint, types, tests (PYTEST_ARGS="-k word" for some of them)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(PYTEST_ARGS)
 
@@ -38,6 +39,10 @@ soak: setup ## random faults: ten minutes against three brokers (SEED=n repeats 
 	$(SOAK) tests/client/consuming/test_crashes.py -m soak --timeout 1800
 	GAPLESS_KILLS=100 $(SOAK) tests/pipeline/sinks/kafka/test_driver_kills.py --timeout 7200
 	$(SOAK) tests/pipeline/test_deaths.py -m soak
+
+simulate: $(VENV)/.installed ## the core through 10,000 seeds of faults, then every famous mistake: is it found?
+	$(BIN)/gapless simulate --seeds 10000 --workers $(WORKERS)
+	$(BIN)/gapless simulate --mutants --workers $(WORKERS)
 
 bench: setup ## this broker and Apache Kafka in the same run, then the clients and the pipeline
 	$(BIN)/python -m benchmarks

@@ -115,6 +115,22 @@ SERVICES: dict[str, Callable[[], str | None]] = {
 }
 
 
+# A test that may take longer than this is one of the longest; most take no more than a second.
+_LONG_S = 300
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files with the longest tests first: at the end, all workers would wait for one of them."""
+    long_files = {item.path for item in items if _allowed_s(item) > _LONG_S}
+    items.sort(key=lambda item: item.path not in long_files)
+
+
+def _allowed_s(item: pytest.Item) -> float:
+    mark = item.get_closest_marker("timeout")
+    return float(mark.args[0]) if mark is not None and mark.args else 0.0
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """What a failed test left open is collected here, in silence: a later test would be blamed for it."""
