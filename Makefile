@@ -41,10 +41,6 @@ soak: setup ## random faults: ten minutes against three brokers (SEED=n repeats 
 	$(SOAK) tests/pipeline/test_deaths.py -m soak
 
 simulate: $(VENV)/.installed ## the core through 10,000 seeds of faults, then every famous mistake: is it found?
-	$(BIN)/gapless simulate --seeds 10000 --workers $(WORKERS)
-	$(BIN)/gapless simulate --mutants --workers $(WORKERS)
-
-simulate: $(VENV)/.installed ## the core through 10,000 seeds of faults, then every famous mistake: is it found?
 	$(BIN)/gapless simulate --seeds 10000
 	$(BIN)/gapless simulate --mutants
 
