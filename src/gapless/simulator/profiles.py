@@ -111,5 +111,13 @@ PROFILES = {
             brokers=(3,),
             flushed=0,
         ),
+        Profile(
+            "retention",
+            "records are deleted while brokers are away and answers are lost",
+            {"delete-records": 6, "crash": 2, "lose-answer": 6, "late-request": 2},
+            plain=0,
+            transactional=0,
+            brokers=(3,),
+        ),
     )
 }
