@@ -1,6 +1,6 @@
 """The bytes of a spool's segments.
 
-    segment   "gapspool", version (u32), 4 zero bytes, incarnation (8), then blocks
+    segment   "gapspool", version (u32), 4 zero bytes, incarnation (8), then blocks, then perhaps zeros
     block     "GSB\\x01", CRC-32C (u32), length of the body (u32), records (u32),
               position of the first (u64), body
     body      declared streams (u32), each: id (u32), incarnation (8), partition (u32), next sequence (u64),
