@@ -10,7 +10,6 @@ from gapless.cli.output import note, say, say_json, say_table, styled
 from gapless.errors import GaplessError, UsageError
 from gapless.simulator.odds.estimate import Estimate, Odds, Share
 from gapless.simulator.odds.figures import figure, span, told, told_span
-from gapless.simulator.odds.kinds import YEAR
 from gapless.simulator.odds.model import Model
 from gapless.simulator.odds.plot import Row, as_page, draw
 
@@ -48,7 +47,7 @@ def _show_one(answer: Answer) -> None:
     rows = [
         (
             share.kind.name,
-            f"{_time(share.mtbf_s)} per {share.kind.each}",
+            f"{span(1_000 * share.mtbf_s)} per {share.kind.each}",
             told_span(share.lost_ms),
             told_span(share.doubled_ms),
             _with_part(share.lost_ms.times(share.per_million), odds.lost),
@@ -134,10 +133,6 @@ def _assumptions(answer: Answer) -> str:
     )
 
 
-def _time(seconds: float) -> str:
-    return f"{figure(seconds / YEAR)} y" if seconds >= YEAR else span(1_000 * seconds)
-
-
 # -------------------------------------------------------------------------------------------------- JSON
 
 
@@ -207,10 +202,10 @@ def save_plot(answer: Answer, path: Path) -> None:
         title = f"{title}: {odds.configuration}"
         rows = [Row("all faults", odds.lost, odds.doubled)]
         for share in odds.shares:
-            label = f"{share.kind.name}, once in {_time(share.mtbf_s)} per {share.kind.each}"
+            label = f"{share.kind.name}, once in {span(1_000 * share.mtbf_s)} per {share.kind.each}"
             factor = share.per_million
             rows.append(Row(label, share.lost_ms.times(factor), share.doubled_ms.times(factor)))
-    often = ", ".join(f"{name} {_time(seconds)}" for name, seconds in answer.mtbf_s.items())
+    often = ", ".join(f"{name} {span(1_000 * seconds)}" for name, seconds in answer.mtbf_s.items())
     svg = draw(title, f"{answer.plays} plays of each fault. Once in: {often}.", rows)
     try:
         path.write_text(svg if path.suffix == ".svg" else as_page(title, svg), encoding="utf-8")

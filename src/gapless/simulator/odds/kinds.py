@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from gapless.simulator.odds.configuration import BROKERS, Acks
 from gapless.simulator.odds.model import PRODUCERS, REBOOT_MS, RESTART_MS, SESSION_ENDS_MS, SLOWER_REBOOT_MS
-from gapless.simulator.odds.stage import Sender, Stage
+from gapless.simulator.odds.sender import Sender
+from gapless.simulator.odds.stage import Stage
 
 HOUR, DAY = 3_600.0, 86_400.0
 YEAR = 365.25 * DAY

@@ -11,9 +11,9 @@ from math import ceil, floor, log10
 from typing import NamedTuple
 
 from gapless.simulator.odds.estimate import Estimate
-from gapless.simulator.odds.figures import figure, told
+from gapless.simulator.odds.figures import told
 
-WIDTH, LEFT, RIGHT = 1060, 340, 190
+WIDTH, LEFT, RIGHT = 1060, 330, 200
 TOP, ROW, LANE, BOTTOM = 92, 44, 11, 58
 
 _STYLE = """
@@ -113,7 +113,7 @@ def _grid(scale: _Scale, height: int) -> Iterator[str]:
         x = scale.x(10.0**power)
         yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}"/>'
         if (power - scale.first) % every == 0:
-            label = figure(10.0**power) if power >= -4 else f"10{_raised(power)}"
+            label = f"{10.0**power:,.{max(0, -power)}f}" if -4 <= power <= 6 else f"10{_raised(power)}"
             yield f'<text class="quiet" x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{label}</text>'
     middle = (LEFT + WIDTH - RIGHT) / 2
     yield (

@@ -14,34 +14,17 @@ from random import Random
 from typing import NamedTuple
 
 from gapless.core.configs import Settings
-from gapless.simulator.case import Case, ClientPlan, TopicPlan
-from gapless.simulator.clients.client import METADATA_VERSION
-from gapless.simulator.clients.process import Part
-from gapless.simulator.clients.producer import Producer
+from gapless.simulator.case import Case, TopicPlan
 from gapless.simulator.history import Place, Write
 from gapless.simulator.looking import records_of, values_in
 from gapless.simulator.odds.configuration import BROKERS, Configuration
-from gapless.simulator.odds.model import (
-    FLUSH_MS,
-    PARTITIONS,
-    PRODUCERS,
-    REQUEST_MS,
-    SLOW_MS,
-    SLOW_SHARE,
-    Model,
-)
+from gapless.simulator.odds.model import FLUSH_MS, PARTITIONS, PRODUCERS, SLOW_MS, SLOW_SHARE, Model
+from gapless.simulator.odds.sender import Sender
 from gapless.simulator.scene import SETTINGS, Scene
-from gapless.wire.apis import ApiKey
-from gapless.wire.messages import MetadataRequest
 
 TOPIC = "t"
 SPREAD_MS = 50
 PAST_SLICES = 4
-PAST_IS_WRITTEN_MS = 200
-WARM_UP_MS = 40
-MOMENTS_MS = 20
-"""The fault strikes at some moment of so many."""
-FINE_FOR_MS = 40
 COARSER, COARSEST_MS = 4, 2_000
 """Later, a batch stands for a part of the time since the fault: one in so many, but not more than this."""
 LOOK_EVERY_MS = 200
@@ -60,33 +43,6 @@ class Taken(NamedTuple):
     doubled_ms: float
     failed_ms: float
     """Given up by a producer that was told so: not lost, but not stored either."""
-
-
-class Sender(Producer):
-    """A producer with Kafka's own patience.
-
-    One that wants no acknowledgements hands over a batch once, but not before it has a connection: that much
-    its socket tells it.
-    """
-
-    request_ms = REQUEST_MS
-    confirm_ms = REQUEST_MS
-    plain_tries = 1_000_000
-
-    def leader(self, place: Place) -> Part:
-        """See `Client`."""
-        broker, epoch = yield from super().leader(place)
-        while self.acks == 0 and not (yield from self._is_connected(broker)):
-            self.forget_leader(place)
-            yield self.back_off(0)
-            broker, epoch = yield from super().leader(place)
-        return broker, epoch
-
-    def _is_connected(self, broker: int) -> Part:
-        if self.world.network.is_open((self.number, broker)):
-            return True
-        answer = yield self.ask(broker, ApiKey.METADATA, METADATA_VERSION, MetadataRequest(topics=[]))
-        return answer is not None
 
 
 class Stage:
@@ -115,6 +71,12 @@ class Stage:
         """When a value was sent; of the past, when it would have been."""
         self._last_sent_ms: dict[Place, int] = {}
         self._silent: set[Place] = set()
+        # Some batches and round trips, however long these are: until the past is written, until all is in
+        # full swing, the moments of which the fault chooses one, and until the first of it is over.
+        beat_ms = max(model.linger_ms, 4 * model.latency_ms)
+        self._past_ms, self._warm_up_ms, self._moments_ms, self._fine_ms = (
+            beats * beat_ms for beats in (40, 8, 4, 8)
+        )
 
     def _spread_leaders(self) -> None:
         """Let each broker lead as many partitions as any other, whoever was there first."""
@@ -138,9 +100,9 @@ class Stage:
     def play(self, strike: Callable[[Stage], None], lasts_ms: int) -> Taken:
         """Let a fault strike, let all be well again, and count."""
         self._write_past()
-        self.world.run(PAST_IS_WRITTEN_MS)
-        strikes_after_ms = WARM_UP_MS + self.random.randrange(MOMENTS_MS)
-        fine_ms = strikes_after_ms + FINE_FOR_MS
+        self.world.run(self._past_ms)
+        strikes_after_ms = self._warm_up_ms + self.random.randrange(self._moments_ms)
+        fine_ms = strikes_after_ms + self._fine_ms
         start_ms = self.world.now_ms
         for place in self.scene.places():
             self._last_sent_ms[place] = start_ms
@@ -152,7 +114,7 @@ class Stage:
 
     def _write_past(self) -> None:
         """Put into the log what it holds already: the last seconds in slices, the rest as one record."""
-        model, now_ms = self.model, self.world.now_ms + PAST_IS_WRITTEN_MS
+        model, now_ms = self.model, self.world.now_ms + self._past_ms
         recent_ms = min(model.writeback_ms, model.retention_ms)
         slice_ms = recent_ms / PAST_SLICES
         past = [(slice_ms, now_ms - round((turn + 0.5) * slice_ms)) for turn in reversed(range(PAST_SLICES))]
@@ -168,7 +130,7 @@ class Stage:
         at = self.world.agenda.at
         for due_ms in range(start_ms + phase_ms % linger_ms, start_ms + fine_ms, linger_ms):
             at(due_ms, lambda: self._send(place, linger_ms, self.world.now_ms))
-        for after_ms, stands_for_ms in _coarser(lasts_ms):
+        for after_ms, stands_for_ms in _coarser(self._fine_ms, lasts_ms):
             due_ms = start_ms + fine_ms + after_ms
             at(due_ms, lambda ms=stands_for_ms: self._send(place, ms, self.world.now_ms))  # type: ignore[misc]
 
@@ -268,17 +230,15 @@ class Stage:
         self.world.power_cut(broker, noticed=False, kept=kept)
 
 
-def _coarser(lasts_ms: int) -> Iterator[tuple[int, int]]:
+def _coarser(since_ms: int, lasts_ms: int) -> Iterator[tuple[int, int]]:
     """The longer ago the fault is, the longer the stretches of load: the middle of each, and its length."""
     begin_ms = 0
     while begin_ms < lasts_ms:
-        length_ms = min((FINE_FOR_MS + begin_ms) // COARSER, COARSEST_MS, lasts_ms - begin_ms)
-        length_ms = max(length_ms, 1)
+        length_ms = min((since_ms + begin_ms) // COARSER, COARSEST_MS, lasts_ms - begin_ms)
         yield begin_ms + length_ms // 2, length_ms
         begin_ms += length_ms
 
 
 def _case(configuration: Configuration, seed: int) -> Case:
     topic = TopicPlan(TOPIC, PARTITIONS, configuration.replicas, configuration.topic_configs)
-    clients: tuple[ClientPlan, ...] = ()
-    return Case(seed, "odds", BROKERS, (topic,), clients, (), settings=REAL_SETTINGS)
+    return Case(seed, "odds", BROKERS, (topic,), (), (), settings=REAL_SETTINGS)
