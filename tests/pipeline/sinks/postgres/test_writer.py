@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -230,6 +231,21 @@ def test_a_server_that_is_away_is_waited_for_and_then_named(require: Callable[[s
         back.join()
         assert writer.write(SECOND, rows(3, 4)).skipped
         give_up(kept_connection(url, 10))
+
+
+def test_many_that_start_at_once_make_the_markers_table_once(dsn: str, query: Query) -> None:
+    markers = Markers(Table.named("gapless_markers"), "orders", "out", "checkpoint-1")
+    at_once = threading.Barrier(6)
+
+    def start(_number: int) -> None:
+        with connect(dsn) as connection:
+            at_once.wait(30)
+            markers.make_table(connection)
+
+    with ThreadPoolExecutor(at_once.parties) as pool:
+        for _ in range(10):
+            query("DROP TABLE IF EXISTS gapless_markers")
+            list(pool.map(start, range(at_once.parties)))
 
 
 def wait_for(condition: Callable[[], object]) -> None:
