@@ -12,6 +12,7 @@ from gapless.simulator.coverage import ROLES, Coverage, Expected
 from gapless.simulator.covering import Covering
 from gapless.simulator.faults import FAULTS
 from gapless.simulator.hunting import find
+from gapless.simulator.profiles import Profile
 from gapless.simulator.run import CRASH, play
 
 SEEDS = range(20, 32)
@@ -104,7 +105,7 @@ def test_a_duplicate_is_counted_when_it_is_recognised() -> None:
 
 
 def test_what_never_came_is_named() -> None:
-    expected = Expected.of(["crash", "lose-message"], transactions=False)
+    expected = Expected.of(Profile("by hand", "", {"crash": 1, "lose-message": 1}))
     assert set(expected.pairs) == {(fault, role) for fault in ("crash", "lose-message") for role in ROLES}
     rules, pairs = expected.blind_spots(covered(Step(0, "crash", ("leader t 0", 100))))
     assert "leader: in sync" not in rules

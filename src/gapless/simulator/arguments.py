@@ -11,7 +11,7 @@ from gapless.simulator.actions import ACTIONS
 from gapless.simulator.case import Step
 from gapless.simulator.faults import FAULTS
 
-BROKER_NAMES = frozenset({"who", "one", "other", "source", "target"})
+BROKER_NAMES = frozenset({"who", "node_id", "one", "other", "source", "target"})
 
 
 @cache

@@ -7,11 +7,11 @@ expected and never came is a blind spot of the profile, and is named.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from gapless.simulator.arguments import BROKER_NAMES, names_of
+from gapless.simulator.profiles import Profile
 
 ROLES = ("leader", "follower", "controller", "coordinator", "bystander")
 """What a broker may be when a fault hits it, several at once: of the case's own partitions, and of
@@ -34,14 +34,29 @@ CLUSTER_RULES = (
     "log: cut where it differs from the leader's",
     "log: differs, and the leader says where",
 )
-ADMIN_RULES = ("reassignment: begins", "reassignment: ends", "setting: changed", "log: records deleted")
+GROUP_RULES = (
+    "HEARTBEAT REBALANCE_IN_PROGRESS",
+    "OFFSET_COMMIT UNKNOWN_MEMBER_ID",
+    "OFFSET_COMMIT ILLEGAL_GENERATION",
+    "OFFSET_COMMIT STALE_MEMBER_EPOCH",
+    "OFFSET_COMMIT NOT_COORDINATOR",
+    "CONSUMER_GROUP_HEARTBEAT UNKNOWN_MEMBER_ID",
+    "CONSUMER_GROUP_HEARTBEAT FENCED_MEMBER_EPOCH",
+)
+RELAY_RULES = ("TXN_OFFSET_COMMIT UNKNOWN_MEMBER_ID", "TXN_OFFSET_COMMIT ILLEGAL_GENERATION")
+RULES_OF_FAULTS = {
+    "reassign": ("reassignment: begins", "reassignment: ends"),
+    "change-floor": ("setting: changed",),
+    "delete-records": ("log: records deleted",),
+    "disk-error": ("PRODUCE KAFKA_STORAGE_ERROR",),
+    "late-request": ("PRODUCE OUT_OF_ORDER_SEQUENCE_NUMBER",),
+}
+"""What only these faults bring about."""
 PRODUCER_RULES = (
     "producer: duplicate recognised",
     "PRODUCE NOT_LEADER_OR_FOLLOWER",
     "PRODUCE NOT_ENOUGH_REPLICAS",
     "PRODUCE NOT_ENOUGH_REPLICAS_AFTER_APPEND",
-    "PRODUCE OUT_OF_ORDER_SEQUENCE_NUMBER",
-    "PRODUCE KAFKA_STORAGE_ERROR",
 )
 FETCH_RULES = (
     "FETCH by a follower: FENCED_LEADER_EPOCH",
@@ -62,7 +77,6 @@ TRANSACTION_RULES = (
     "PRODUCE INVALID_PRODUCER_EPOCH",
     "FIND_COORDINATOR COORDINATOR_NOT_AVAILABLE",
 )
-ADMIN_FAULTS = frozenset({"reassign", "preferred-election"})
 
 
 @dataclass(slots=True)
@@ -88,12 +102,16 @@ class Expected:
     pairs: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, faults: Iterable[str], *, transactions: bool) -> Expected:
-        """What runs with these faults can exercise."""
-        faults = list(faults)
+    def of(cls, profile: Profile) -> Expected:
+        """What runs of a profile can exercise."""
+        faults = list(profile.rates)
+        if not faults:
+            return cls((), ())
         rules = [*CLUSTER_RULES, *PRODUCER_RULES, *FETCH_RULES]
-        rules += TRANSACTION_RULES if transactions else ()
-        rules += ADMIN_RULES if ADMIN_FAULTS.intersection(faults) else ()
+        rules += TRANSACTION_RULES if profile.transactional or any(profile.relays) else ()
+        rules += GROUP_RULES if any(profile.members) else ()
+        rules += RELAY_RULES if any(profile.relays) else ()
+        rules += [rule for fault in faults for rule in RULES_OF_FAULTS.get(fault, ())]
         on_brokers = [name for name in faults if BROKER_NAMES.intersection(names_of(name))]
         return cls(tuple(rules), tuple((name, role) for name in on_brokers for role in ROLES))
 

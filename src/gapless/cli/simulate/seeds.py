@@ -69,8 +69,7 @@ def play_many(profile: str, seeds: range, workers: int, *, as_json: bool) -> int
         seconds = view.seconds
     if interrupted:
         note(f"interrupted after {tally.seeds:,} of {len(seeds):,} seeds")
-    of_profile = PROFILES[profile]
-    expected = Expected.of(of_profile.rates, transactions=of_profile.transactional > 0)
+    expected = Expected.of(PROFILES[profile])
     if as_json:
         say_json(_as_json(profile, seeds, tally, expected, seconds) | {"interrupted": interrupted})
     else:
