@@ -14,6 +14,8 @@ from gapless.simulator.profiles import PROFILES
 from gapless.simulator.run import play
 from gapless.simulator.shrinking import Shrunk, shrink
 
+pytestmark = pytest.mark.timeout(300)  # some hundred runs each
+
 CLASSIC = ("truncate-to-hw", "compare-ends-only", "early-acknowledgement")
 
 
@@ -45,7 +47,7 @@ def test_the_classic_mistakes_are_shown_in_few_steps(mutant: str) -> None:
 
 
 def test_the_same_case_shrinks_to_the_same_case() -> None:
-    first, second = shrunk("early-acknowledgement"), shrunk("early-acknowledgement")
+    first, second = (shrunk("early-acknowledgement", max_runs=30) for _ in range(2))
     assert first.case == second.case
     assert first.runs == second.runs
 
