@@ -8,7 +8,6 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-import gapless.simulator.admin_faults  # noqa: F401  they register themselves
 from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
 from gapless.simulator.faults import FAULTS, a_while
 from gapless.simulator.profiles import Profile

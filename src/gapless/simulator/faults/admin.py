@@ -10,22 +10,17 @@ from dataclasses import replace
 from random import Random
 
 from gapless.simulator.case import Case
-from gapless.simulator.faults import Arguments, a_while, fault
+from gapless.simulator.faults.fault import Arguments, a_while, fault, some_place
 from gapless.simulator.scene import Scene
 
 NEVER_FLUSHED = "9223372036854775807"
-
-
-def _some_place(random: Random, case: Case) -> tuple[str, int]:
-    topic = random.choice(case.topics)
-    return topic.name, random.randrange(topic.partitions)
 
 
 # -------------------------------------------------------------------------------------------- partitions
 
 
 def _choose_move(random: Random, case: Case) -> Arguments:
-    place = _some_place(random, case)
+    place = some_place(random, case)
     replicas = next(topic.replicas for topic in case.topics if topic.name == place[0])
     target = random.sample(range(1, case.brokers + 1), replicas)
     return (*place, tuple(target), a_while(random, 1_000) if random.random() < 0.3 else 0)
@@ -92,7 +87,7 @@ def change_flush(scene: Scene, topic: str, flushed: bool) -> bool:
 @fault(
     "delete-records",
     "the first part of a partition is deleted, as retention would do",
-    lambda random, case: (*_some_place(random, case), random.choice((20, 50, 90, 100))),
+    lambda random, case: (*some_place(random, case), random.choice((20, 50, 90, 100))),
 )
 def delete_records(scene: Scene, topic: str, partition: int, percent: int) -> bool:
     """See its meaning."""

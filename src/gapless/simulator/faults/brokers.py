@@ -1,0 +1,154 @@
+"""Brokers end, and stand still."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gapless.core.contract import BrokerDied
+from gapless.core.records import MetadataRecord, PartitionChanged
+from gapless.simulator.faults.fault import a_while, fault, later, resolve, some_broker, some_place
+from gapless.simulator.scene import Scene
+
+
+@fault(
+    "crash",
+    "a broker is killed with SIGKILL and starts again; what it wrote stays in the page cache",
+    lambda random, case: (some_broker(random, case), a_while(random)),
+)
+def crash(scene: Scene, who: str | int, down_ms: int) -> bool:
+    """See its meaning."""
+    node_id = resolve(scene, who)
+    if node_id is None or not scene.world.hosts[node_id].alive:
+        return False
+    scene.history.say(f"broker {node_id}", "is killed")
+    scene.world.crash(node_id)
+    later(scene, down_ms, lambda: start_again(scene, node_id))
+    return True
+
+
+def start_again(scene: Scene, node_id: int) -> None:
+    """Begin a broker's next life, unless it has begun."""
+    if not scene.world.hosts[node_id].alive:
+        scene.history.say(f"broker {node_id}", "starts again")
+        scene.world.start(node_id)
+
+
+@fault(
+    "crash-elected",
+    "whoever is elected next to lead a partition is killed moments later",
+    lambda random, case: (*some_place(random, case), a_while(random, 300), a_while(random)),
+)
+def crash_elected(scene: Scene, topic: str, partition: int, after_ms: int, down_ms: int) -> bool:
+    """See its meaning."""
+    assignment = scene.assignment((topic, partition))
+    look_on = scene.world.journal.on_entry
+
+    def look(records: list[MetadataRecord]) -> None:
+        for record in records:
+            if isinstance(record, PartitionChanged) and is_elected(record):
+                later(scene, after_ms, partial(crash, scene, record.leader, down_ms))
+                look_on.remove(look)
+                return
+
+    def is_elected(record: PartitionChanged) -> bool:
+        same = (record.topic_id, record.partition) == (assignment.topic_id, assignment.partition)
+        return same and record.leader > 0 and record.leader_epoch > assignment.leader_epoch
+
+    look_on.append(look)
+    return True
+
+
+@fault(
+    "power-cut",
+    "a machine loses its power: what was not flushed is gone, or a part of it",
+    lambda random, case: (some_broker(random, case), a_while(random), random.choice((0, 0, 50, 90))),
+)
+def power_cut(scene: Scene, who: str | int, down_ms: int, kept_percent: int) -> bool:
+    """See its meaning."""
+    node_id = resolve(scene, who)
+    if node_id is None or not scene.world.hosts[node_id].alive:
+        return False
+    host = scene.world.hosts[node_id]
+    for name in host.store.logs:
+        if not _bears_a_power_cut(scene, name, node_id):
+            if scene.topics[name[0]].name.startswith("__"):
+                return False
+            scene.excuse(name[0], f"the power of broker {node_id} was cut, and too few others had everything")
+    kept = {
+        name: log.flushed_offset + (log.end_offset - log.flushed_offset) * kept_percent // 100
+        for name, log in host.store.logs.items()
+    }
+    scene.history.say(f"broker {node_id}", "loses its power")
+    scene.world.power_cut(node_id, kept=kept)
+    later(scene, down_ms, lambda: start_again(scene, node_id))
+    return True
+
+
+def _bears_a_power_cut(scene: Scene, place: tuple[str, int], node_id: int) -> bool:
+    """Whether it is on disk, or somebody else certainly has all that was committed.
+
+    Who is in sync has it, and so has who is eligible, dead or alive: what a process wrote outlives it, though
+    not a power cut.
+    """
+    if scene.topics[place[0]].configs.get("flush.messages") == "1":
+        return True
+    assignment, hosts = scene.assignment(place), scene.world.hosts
+    return any(
+        each != node_id and hosts[each].keeps_all and each not in scene.broken_disks
+        for each in (*assignment.isr, *assignment.eligible)
+    )
+
+
+@fault(
+    "pause",
+    "a broker's process stands still (SIGSTOP, a stalled machine), and goes on later as if nothing had been",
+    lambda random, case: (some_broker(random, case), a_while(random)),
+)
+def pause(scene: Scene, who: str | int, for_ms: int) -> bool:
+    """See its meaning."""
+    node_id = resolve(scene, who)
+    host = None if node_id is None else scene.world.hosts[node_id]
+    if node_id is None or host is None or not host.alive or host.paused:
+        return False
+    scene.history.say(f"broker {node_id}", "stands still")
+    scene.world.pause(node_id)
+    life = host.life
+
+    def go_on() -> None:
+        if host.life == life and host.alive and host.paused:
+            scene.history.say(f"broker {node_id}", "goes on")
+            scene.world.resume(node_id)
+
+    later(scene, for_ms, go_on)
+    return True
+
+
+@fault(
+    "session-expiry",
+    "the coordination service ends a broker's session while it runs; it finds out a little later, and exits",
+    lambda random, case: (some_broker(random, case), a_while(random, 300), a_while(random, 1_000)),
+)
+def session_expiry(scene: Scene, who: str | int, unaware_ms: int, down_ms: int) -> bool:
+    """See its meaning."""
+    node_id = resolve(scene, who)
+    if node_id is None or not scene.world.hosts[node_id].alive:
+        return False
+    host = scene.world.hosts[node_id]
+    registered = host.node.image.brokers.get(node_id)
+    if registered is None:
+        return False
+    scene.history.say(f"broker {node_id}", "loses its session, and does not know it yet")
+    died = BrokerDied(node_id, registered.epoch)
+    for other in scene.world.hosts.values():
+        if other.alive and other is not host:
+            scene.world.deliver(other, other.life, died)
+    life = host.life
+
+    def exits() -> None:
+        if host.alive and host.life == life:
+            scene.history.say(f"broker {node_id}", "finds that its session has ended, and exits")
+            scene.world.crash(node_id)
+            later(scene, down_ms, lambda: start_again(scene, node_id))
+
+    later(scene, unaware_ms, exits)
+    return True
