@@ -95,7 +95,7 @@ PROFILES = {
         Profile(
             "leaders",
             "leadership goes to and fro, while some do not hear of it",
-            {"crash": 3, "crash-elected": 3, "slow-way": 4, "coordination-away": 3, "one-way": 1},
+            {"crash": 3, "crash-elected": 4, "preferred-election": 4, "coordination-away": 5, "slow-way": 3},
             plain=2,
             transactional=0,
             brokers=(3,),
@@ -110,6 +110,15 @@ PROFILES = {
             transactional=0,
             brokers=(3,),
             flushed=0,
+        ),
+        Profile(
+            "late",
+            "requests of transactional producers arrive when they have long been sent again",
+            {"late-request": 12, "client-partition": 2, "lose-answer": 2},
+            plain=0,
+            idempotent=0,
+            transactional=3,
+            brokers=(3,),
         ),
         Profile(
             "retention",

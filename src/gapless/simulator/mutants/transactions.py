@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+from gapless.core.api import end_txn
 from gapless.core.log import LogSlice
-from gapless.core.partition import Admission, Partition
+from gapless.core.partition import Partition
 from gapless.simulator.mutants.mutant import Wrong, mutant
-from gapless.wire.batch import BatchHeader
 
 _read = Partition.read
 
 
-def _anything_joins(self: Partition, batch: BatchHeader, admission: Admission | None) -> None:
-    pass
-
-
 mutant(
     11,
-    "late-produce",
+    "one-epoch-for-all",
     "KIP-890",
-    """A partition takes a transactional batch without asking the coordinator whether it is part of a
-    transaction. One that comes late, after its transaction was given up, joins the next one, or hangs
-    there for ever with all that follows it.""",
-    Wrong(Partition, "_check_transaction", _anything_joins),
-    found_as=("stuck", "G1a", "torn-transaction"),
-    profile="transactions",
+    """The epoch of a producer does not rise when a transaction ends. A request that comes late, when it
+    has long been sent again, then belongs to the next transaction: it ends it before its time, or leaves
+    records in it that nobody knows of.""",
+    Wrong(end_txn, "WITH_ITS_EPOCH_FROM", 99),
+    found_as=("G1a", "torn-transaction", "lost-write", "stuck"),
+    profile="late",
 )
 
 
