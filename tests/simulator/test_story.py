@@ -41,7 +41,7 @@ def test_who_did_what_with_the_lost_record_is_told_in_order(story: Story) -> Non
     lines = [f"{line.who} {line.text}" for line in story.lines]
     expected = [
         "t-0 is led by broker 1 in epoch 1, in sync: 1, 2, 3",
-        "the network is cut between broker 2 and all others",
+        "the network is cut between broker 2 and all others for 1000 ms",
         "shop sends record 0 to t-0",
         "broker 1 stores record 0 in t-0 at 0",
         "shop is told that record 0 is stored in t-0 at 0",

@@ -50,7 +50,7 @@ def client_partition(scene: Scene, client: str, who: str | int, for_ms: int) -> 
     if node_id is None:
         return False
     number = scene.clients[client].number
-    scene.history.say("the network", f"is cut between {client} and broker {node_id}")
+    scene.history.say("the network", f"is cut between {client} and broker {node_id} for {for_ms} ms")
     scene.world.cut(number, node_id)
     later(scene, for_ms, lambda: reconnect(scene, number, node_id))
     return True

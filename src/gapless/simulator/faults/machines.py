@@ -22,7 +22,7 @@ def slow_disk(scene: Scene, who: str | int, delay_ms: int, for_ms: int) -> bool:
     node_id = resolve(scene, who)
     if node_id is None:
         return False
-    scene.history.say(f"broker {node_id}", f"has a disk that takes {delay_ms} ms to flush")
+    scene.history.say(f"broker {node_id}", f"has a disk that takes {delay_ms} ms to flush, for {for_ms} ms")
     scene.disk_delay_ms[node_id] = delay_ms
     later(scene, for_ms, lambda: scene.disk_delay_ms.pop(node_id, None))
     return True
@@ -83,7 +83,7 @@ def coordination_away(scene: Scene, who: str | int, for_ms: int) -> bool:
     node_id = resolve(scene, who)
     if node_id is None or not scene.world.hosts[node_id].alive:
         return False
-    scene.history.say(f"broker {node_id}", "does not reach the coordination service")
+    scene.history.say(f"broker {node_id}", f"does not reach the coordination service for {for_ms} ms")
     scene.world.journal.held[node_id] = True
     later(scene, for_ms, lambda: scene.world.journal.release(node_id))
     return True

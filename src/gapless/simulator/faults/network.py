@@ -13,7 +13,7 @@ from gapless.simulator.scene import Scene
 )
 def partition(scene: Scene, one: int, other: int, for_ms: int) -> bool:
     """See its meaning."""
-    scene.history.say("the network", f"is cut between brokers {one} and {other}")
+    scene.history.say("the network", f"is cut between brokers {one} and {other} for {for_ms} ms")
     scene.world.cut(one, other)
     later(scene, for_ms, lambda: reconnect(scene, one, other))
     return True
@@ -26,7 +26,9 @@ def partition(scene: Scene, one: int, other: int, for_ms: int) -> bool:
 )
 def one_way(scene: Scene, source: int, target: int, for_ms: int) -> bool:
     """See its meaning."""
-    scene.history.say("the network", f"carries nothing from broker {source} to broker {target}")
+    scene.history.say(
+        "the network", f"carries nothing from broker {source} to broker {target} for {for_ms} ms"
+    )
     scene.world.network.block(source, target)
     later(scene, for_ms, lambda: scene.world.network.open(source, target))
     return True
@@ -42,7 +44,7 @@ def isolate(scene: Scene, who: str | int, for_ms: int) -> bool:
     node_id = resolve(scene, who)
     if node_id is None:
         return False
-    scene.history.say("the network", f"is cut between broker {node_id} and all others")
+    scene.history.say("the network", f"is cut between broker {node_id} and all others for {for_ms} ms")
     scene.world.isolate(node_id)
 
     def undo() -> None:
@@ -67,7 +69,10 @@ def reconnect(scene: Scene, one: int, other: int) -> None:
 )
 def slow_way(scene: Scene, source: int, target: int, delay_ms: int, for_ms: int) -> bool:
     """See its meaning."""
-    scene.history.say("the network", f"takes {delay_ms} ms longer from broker {source} to broker {target}")
+    scene.history.say(
+        "the network",
+        f"takes {delay_ms} ms longer from broker {source} to broker {target}, for {for_ms} ms",
+    )
     ways = scene.world.network.slower_ms
     ways[source, target] = delay_ms
     later(scene, for_ms, lambda: ways.pop((source, target), None))
