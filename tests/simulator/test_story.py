@@ -47,7 +47,7 @@ def test_who_did_what_with_the_lost_record_is_told_in_order(story: Story) -> Non
         "shop is told that record 0 is stored in t-0 at 0",
         "broker 1 is killed",
         "t-0 is led by broker 2 in epoch 2, in sync: 2, 3",
-        "broker 1 gives up record 0 of t-0, to agree with its leader, broker 2",
+        "broker 1 gives up record 0 of t-0, now that broker 2 leads",
     ]
     assert [line for line in lines if line in expected] == expected
     assert [line.at_ms for line in story.lines] == sorted(line.at_ms for line in story.lines)

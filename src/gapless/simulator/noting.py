@@ -158,7 +158,7 @@ class Notes(Watcher):
             elif replica.is_leader:
                 text = f"no longer has {lost}"
             else:
-                text = f"gives up {lost}, to agree with its leader, broker {replica.leader}"
+                text = f"gives up {lost}, now that broker {replica.leader} leads"
             self._note(who, text, Kind.LOSS, place, values)
         self._lives[key] = host.life
         if not place[0].startswith("__"):
