@@ -19,6 +19,14 @@ from gapless.simulator.odds.configuration import USUAL, Acks, Configuration, Flu
 PLAYS, TABLE_PLAYS = 40, 24
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "y": 365.25 * 86_400}
 NEVER = "never"
+_CHOICES = {
+    "acks": "--acks",
+    "replicas": "--rf",
+    "min_insync": "--min-insync",
+    "flush": "--flush",
+    "idempotence": "--idempotence",
+    "unclean": "--unclean",
+}
 
 EXAMPLES = examples(
     "gapless simulate odds --acks 1",
@@ -42,6 +50,7 @@ class AfterCrash(StrEnum):
 
 
 def odds(
+    context: typer.Context,
     acks: Annotated[Acks, typer.Option(help="After how many copies a record is acknowledged.")] = Acks.ALL,
     replicas: Annotated[int, typer.Option("--rf", metavar="N", help="Replication factor, 1 to 3.")] = 3,
     min_insync: Annotated[int, typer.Option(metavar="N", help="min.insync.replicas.")] = 1,
@@ -104,6 +113,8 @@ def odds(
     from gapless.simulator.odds.measuring import measure
     from gapless.simulator.odds.model import Model
 
+    if table:
+        _refuse_choices(context)
     is_idempotent = acks is Acks.ALL if idempotence is None else idempotence is Switch.ON
     chosen = Configuration(acks, replicas, min_insync, flush, is_idempotent, unclean is Switch.ON)
     configurations = USUAL if table else (chosen,)
@@ -138,6 +149,13 @@ def odds(
     if plot is not None:
         save_plot(answer, plot)
     return ExitCode.OK
+
+
+def _refuse_choices(context: typer.Context) -> None:
+    for name, option in _CHOICES.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--table shows the usual configurations: leave out {option}, or --table")
 
 
 def _times(given: str | None) -> dict[str, float]:
