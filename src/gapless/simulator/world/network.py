@@ -29,6 +29,8 @@ Way = tuple[int, int]
 STRANDED_MS = 10
 """How long after a request its author finds that the connection is of no use."""
 _FETCH = int(ApiKey.FETCH)
+_END_TXN = int(ApiKey.END_TXN)
+_EACH_WITH_ITS_EPOCH_FROM = 5
 
 
 @dataclass(eq=False, slots=True)
@@ -102,7 +104,7 @@ class Network:
             self._world.after(self._delay_ms(way), lambda: self.break_off(channel))
             return channel
         self._exchanges[request] = (channel, exchange)
-        late_ms = self.stranding.pop(way, None) if self.stranding else None
+        late_ms = self.stranding.pop(way, None) if self.stranding and _may_be_late(header) else None
         if late_ms is not None:
             channel.there_ms = self._world.now_ms + late_ms
             self._world.after(STRANDED_MS, lambda: self._give_up(channel, exchange))
@@ -295,6 +297,11 @@ class Network:
         for channel in list(self._channels.values()):
             if (channel.source, channel.target) == (source, target):
                 self.break_off(channel)
+
+
+def _may_be_late(header: RequestHeader) -> bool:
+    """Not the end of a transaction in the older protocol: late, it would end the next one (KIP-890)."""
+    return header.api_key != _END_TXN or header.api_version >= _EACH_WITH_ITS_EPOCH_FROM
 
 
 def _as_received(message: FetchResponse) -> FetchResponse:
