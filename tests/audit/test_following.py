@@ -12,16 +12,16 @@ import pytest
 from confluent_kafka import TopicPartition as Place
 from delta.tables import DeltaTable
 
-from gapless.audit import Fault, Hop, Verdict
+from gapless.audit import Fault, Hop, Verdict, following
 from gapless.audit.auditing import Auditor, audit
 from gapless.audit.carried import Matching
 from gapless.audit.following import Follower
 from gapless.audit.tables import SinkSpec, jdbc_options
-from gapless.errors import UsageError
+from gapless.errors import Unreachable, UsageError
 from gapless.pipeline.lag import SourceGroup
 from gapless.pipeline.progress import TopicPartition
 from tests.audit.planting import Name, Planted, Record, clean
-from tests.audit.test_audit import A, B, Bench, headers_of, transact
+from tests.audit.test_audit import A, B, Bench, fail, headers_of, transact
 from tests.audit.test_judging import named
 
 if TYPE_CHECKING:
@@ -197,6 +197,21 @@ def test_a_record_that_comes_late_is_not_lost_any_more(bench: Bench) -> None:
     carrier.write(rows[5:6])
     assert follower.look().verdict is Verdict.CLEAN
     assert remembered(follower) == 1
+
+
+def test_a_look_that_fails_in_the_middle_counts_nothing_twice(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, carrier = filled(bench, 10), to_topic(bench)
+    carrier.write(rows)
+    carrier.carried_to({0: 10})
+    follower = carrier.follower()
+    with monkeypatch.context() as patched:
+        patched.setattr(following, "held_too", fail)
+        with pytest.raises(Unreachable):
+            follower.look()
+    report = follower.look()
+    assert (report.verdict, report.hops[1].counts.present) == (Verdict.CLEAN, 10)
 
 
 def test_records_that_a_sink_need_not_have_leave_no_gaps(bench: Bench) -> None:

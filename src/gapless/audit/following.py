@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
@@ -134,6 +135,7 @@ class FollowedSink:
         return feed_of(self._spec, auditor.topic, auditor.spark, auditor.cluster, auditor.reader)
 
     def _forget(self) -> None:
+        self._is_spoilt = False
         self._names = Streams()
         self._there = counted(no_runs())
         self._old = counted(no_runs())
@@ -146,24 +148,32 @@ class FollowedSink:
         self._aborted: list[Finding] = []
 
     def read(self, due: Due) -> None:
-        """What has come to the sink. If it is not what it was, or reading fails, all of it next time."""
-        try:
+        """What has come to the sink; all of it, if it is not what it was."""
+        with self._all_or_nothing():
+            if self._is_spoilt:
+                self._begin_anew()
             try:
                 self._feed.read(due, self._count)
             except Changed:
                 self._begin_anew()
                 self._feed.read(due, self._count)
-        except BaseException:
-            self._begin_anew()
-            raise
 
     def close(self) -> None:
         self._feed.close()
 
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Where reading fails in the middle, nobody knows what was counted: all is read next time."""
+        try:
+            yield
+        except BaseException:
+            self._is_spoilt = True
+            raise
+
     def _begin_anew(self) -> None:
-        self._forget()
         self._feed.close()
         self._feed = self._new_feed()
+        self._forget()
 
     # ---------------------------------------------------------------------------------- what is there
 
@@ -279,9 +289,10 @@ class FollowedSink:
         known = self._auditor.known
         # Another leader may have other records at the offsets that were read.
         if any(may_have_lost(at, known.ends.get(each)) for each, at in self._due_at.items()):
-            self._begin_anew()
+            self._is_spoilt = True
             self.read(due)
-        self._read_due(due, known)
+        with self._all_or_nothing():
+            self._read_due(due, known)
         laid = layers(
             self._of(self._due.held.runs, known),
             self._of(known.held.held.runs, known),
