@@ -104,6 +104,8 @@ class Commit:
     """When, by the history's own count, and when it was answered."""
     told: int = -1
     outcome: Outcome = Outcome.OPEN
+    astray: bool = False
+    """Whether it was sent again, while the first request may still be under way."""
 
 
 @dataclass(slots=True, eq=False)

@@ -49,11 +49,20 @@ _EVERYTHING = {
     "disk-error": 0.2,
     "clock": 0.3,
     "coordination-away": 0.5,
+    "client-pause": 0.6,
+    "wrong-clock": 0.3,
+    "reassign": 0.4,
+    "preferred-election": 0.2,
+    "change-floor": 0.2,
+    "change-flush": 0.2,
+    "delete-records": 0.3,
 }
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("everything", "all faults, all clients", _EVERYTHING),
+        Profile(
+            "everything", "all faults, all clients", _EVERYTHING, members=(0, 0, 2, 3), relays=(0, 0, 1, 2)
+        ),
         Profile("calm", "no faults at all", {}),
         Profile(
             "transactions",
@@ -95,10 +104,19 @@ PROFILES = {
         Profile(
             "leaders",
             "leadership goes to and fro, while some do not hear of it",
-            {"crash": 3, "crash-elected": 4, "preferred-election": 4, "coordination-away": 5, "slow-way": 3},
+            {
+                "crash": 4,
+                "crash-elected": 5,
+                "preferred-election": 2,
+                "coordination-away": 3,
+                "slow-way": 8,
+                "one-way": 4,
+            },
             plain=2,
+            idempotent=3,
             transactional=0,
             brokers=(3,),
+            partitions=(1,),
             flushed=0,
             settings={"leader.imbalance.check.interval.seconds": "1"},
         ),

@@ -8,7 +8,11 @@ from gapless.simulator.history import Commit, Outcome, Start
 
 @promise
 class GroupOffsets(Checker):
-    """A commit without an answer may come to pass at any later time, but not in a later generation."""
+    """A commit without an answer may come to pass at any later time, but not in a later generation.
+
+    So a request that strays can move an offset back, in Kafka as here: commits have no numbers. Records are
+    then dealt with again, and none is passed over.
+    """
 
     name = "group-offsets"
     meaning = (
@@ -30,8 +34,8 @@ class GroupOffsets(Checker):
         last = max(certain, key=lambda commit: (commit.generation, commit.told), default=None)
         allowed = {-1 if last is None else last.offset: None}
         for commit in commits:
-            may_be = not self._is_certain(commit, start) and commit.outcome is not Outcome.ABORTED
-            if may_be and (last is None or commit.generation >= last.generation):
+            is_open = not self._is_certain(commit, start) and commit.outcome is not Outcome.ABORTED
+            if (is_open or commit.astray) and (last is None or commit.generation >= last.generation):
                 allowed[commit.offset] = None
         if start.offset not in allowed:
             topic, partition = start.place

@@ -56,10 +56,14 @@ class Consumer(Client):
     def what_is_left(self) -> Iterator[str]:
         for place, position in self.positions.items():
             leader = self.scene.leader(place)
-            if leader is not None and position.reading.position < leader.log.end_offset:
+            if leader is None:
+                continue
+            end = leader.log.end_offset
+            if self.committed_only and place[0] in self.scene.excused:
+                end = leader.last_stable_offset  # with a transaction's marker its end is lost
+            if position.reading.position < end:
                 yield (
-                    f"{self.name} has read {place[0]}-{place[1]} up to {position.reading.position} "
-                    f"of {leader.log.end_offset}"
+                    f"{self.name} has read {place[0]}-{place[1]} up to {position.reading.position} of {end}"
                 )
 
     def poll(self, position: Position, purpose: Any = None) -> Part:

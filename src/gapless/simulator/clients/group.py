@@ -242,7 +242,7 @@ class Member(Consumer):
                 if error:
                     share.over.keep()
                 return
-            commit.outcome = Outcome.UNKNOWN
+            commit.outcome, commit.astray = Outcome.UNKNOWN, True
             self.forget_coordinator(GROUP_KEY, group)
             yield self.back_off(tries)
 
