@@ -22,6 +22,7 @@ Agreement = tuple[int, int] | ErrorCode | None
 _assign = Partition.assign
 _agrees = serving.agrees
 _check = copying._check
+_start_over = copying.start_over
 
 # --------------------------------------------------------------------------------------------- 1: KIP-101
 
@@ -110,6 +111,11 @@ def _compares_with_a_new_leader(partition: Partition) -> int:
     return partition.log.latest_epoch
 
 
+def _keeps_what_is_longer(partition: Partition, leaders_start: int) -> None:
+    if partition.log.end_offset <= leaders_start:
+        _start_over(partition, leaders_start)
+
+
 mutant(
     5,
     "same-leader-no-truncation",
@@ -118,6 +124,7 @@ mutant(
     epoch is new. A leader that has lost its place and won it again meanwhile may have given up what the
     follower keeps.""",
     Wrong(fetchers, "epoch_to_compare", _compares_with_a_new_leader),
+    Wrong(fetchers, "start_over", _keeps_what_is_longer),
     found_as=("logs-differ", "lost-write", "high-watermark"),
     profile="leaders",
 )

@@ -35,5 +35,5 @@ mutant(
     decided. It sees records of transactions that are aborted later.""",
     Wrong(Partition, "read", _reads_on),
     found_as=("G1a", "torn-transaction"),
-    profile="transactions",
+    profile="late",
 )
