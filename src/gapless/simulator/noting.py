@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from uuid import UUID
 
+from gapless.core.coordinators import INTERNAL_TOPICS
 from gapless.core.partition import Partition
 from gapless.core.records import BrokerRegistered, ControllerElected, MetadataRecord, PartitionChanged
 from gapless.simulator.arguments import named
@@ -47,7 +48,7 @@ class Line:
     who: str
     text: str
     kind: Kind
-    place: Place | None = None
+    places: list[Place] = field(default_factory=list)
     records: list[int] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -84,7 +85,8 @@ class Notes(Watcher):
         self, who: str, text: str, kind: Kind, place: Place | None = None, records: Iterable[int] = ()
     ) -> None:
         at_ms = self._scene.world.now_ms - self._began_ms
-        self.lines.append(Line(at_ms, who, text, kind, place, list(records)))
+        places = places_in(text, self._scene.topics) if place is None else [place]
+        self.lines.append(Line(at_ms, who, text, kind, places, list(records)))
 
     # ----------------------------------------------------------------------------------------- clients
 
@@ -109,9 +111,7 @@ class Notes(Watcher):
             kind = Kind.CLUSTER
         else:
             kind = Kind.CLIENT if who in self._scene.clients else Kind.FAULT
-        places = [(topic, int(index)) for topic, index in _PLACE.findall(text) if topic in self._scene.topics]
-        values = _values_in(text) if kind is Kind.CLIENT else ()
-        self._note(who, text, kind, places[0] if places else None, values)
+        self._note(who, text, kind, None, _values_in(text) if kind is Kind.CLIENT else ())
 
     # ------------------------------------------------------------------------------------- the cluster
 
@@ -161,7 +161,7 @@ class Notes(Watcher):
                 text = f"gives up {lost}, now that broker {replica.leader} leads"
             self._note(who, text, Kind.LOSS, place, values)
         self._lives[key] = host.life
-        if not place[0].startswith("__"):
+        if place[0] not in INTERNAL_TOPICS:
             new = list(records_of(replica.log, max(held, default=-1) + 1))
             held.update(new)
             if new:
@@ -170,7 +170,7 @@ class Notes(Watcher):
                 text = f"{verb} {_records(values)} in {_name(place)} at {new[0].offset}"
                 self._note(who, text, Kind.COPY, place, values)
         watermark = replica.high_watermark
-        if watermark != self._watermarks.get(key, 0):
+        if watermark != self._watermarks.get(key, 0) and place[0] not in INTERNAL_TOPICS:
             self._watermarks[key] = watermark
             self._note(who, f"has the watermark of {_name(place)} at {watermark}", Kind.WATERMARK, place)
 
@@ -203,6 +203,11 @@ def _records(values: list[int]) -> str:
         return f"records {values[0]} to {values[-1]}"
     more = f" and {len(values) - SHOWN_VALUES} more" if len(values) > SHOWN_VALUES else ""
     return f"records {', '.join(map(str, values[:SHOWN_VALUES]))}{more}"
+
+
+def places_in(text: str, topics: Collection[str]) -> list[Place]:
+    """The partitions that a line names."""
+    return [(topic, int(index)) for topic, index in _PLACE.findall(text) if topic in topics]
 
 
 def _values_in(text: str) -> Iterator[int]:

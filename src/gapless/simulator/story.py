@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from gapless.core.coordinators import CONSUMER_OFFSETS, TRANSACTION_STATE
 from gapless.simulator.case import Case
-from gapless.simulator.checkers import CHECKERS, Violation
+from gapless.simulator.checkers import CHECKERS, Checker, Violation
 from gapless.simulator.history import Place
-from gapless.simulator.noting import SAYS, Kind, Line, Notes
+from gapless.simulator.noting import SAYS, Kind, Line, Notes, places_in
 from gapless.simulator.run import CONTRADICTION, CRASH, Report, play
 
 MAX_LINES = 30
@@ -30,12 +30,17 @@ JEPSEN = {
     "poll-skip": "a poll skip: reading passed over records that were there",
 }
 """What Jepsen's analyses of logs call an anomaly, and what that means."""
-STOPPED = {
+NOT_JEPSENS = {
     CONTRADICTION: "the rules contradicted themselves, and a broker would have stopped",
     CRASH: "a rule could not go on, and a broker would have stopped",
     "stuck": "nothing is wrong with what was read, but somebody waits for ever",
 }
 INSIDE = "it was seen inside the brokers, before a client could be harmed"
+
+
+def _is_inside(anomaly: str) -> bool:
+    """Whether a promise is about what clients cannot see."""
+    return anomaly in CHECKERS and CHECKERS[anomaly].on_change is not Checker.on_change
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,35 +87,44 @@ def _ending(violation: Violation | None) -> Iterator[str]:
     yield f"{anomaly}: {violation.text}"
     if anomaly in JEPSEN:
         yield f"Jepsen calls it {JEPSEN[anomaly]}."
+    elif anomaly in NOT_JEPSENS or _is_inside(anomaly):
+        yield f"Jepsen has no name for it: {NOT_JEPSENS.get(anomaly, INSIDE)}."
     else:
-        yield f"Jepsen has no name for it: {STOPPED.get(anomaly, INSIDE)}."
+        yield "Jepsen has no name for it."
     if anomaly in CHECKERS:
         yield f"The promise was: {CHECKERS[anomaly].meaning}."
 
 
 def _that_matter(lines: list[Line], case: Case, violation: Violation | None) -> Iterator[Line]:
     """Faults, and what happened to the records of the violation and to their partitions."""
-    records = () if violation is None else violation.records
-    concerned = {record for line in lines for record in line.records if record in records}
+    records = set(() if violation is None else violation.records)
     places = _places(lines, case, violation)
     for line in lines:
-        if concerned.intersection(line.records) and line.kind in (Kind.CLIENT, Kind.COPY):
-            line.kind = Kind.RECORD
         if line.text.startswith(SAYS):
             continue  # what it is about has a line of its own
-        if line.kind is Kind.FAULT or line.place is None or line.place in places:
+        if line.kind is Kind.WATERMARK and violation is not None and not _is_inside(violation.anomaly):
+            continue  # clients do not see it
+        if records.intersection(line.records) and line.kind in (Kind.CLIENT, Kind.COPY):
+            line.kind = Kind.RECORD
+        if line.kind is Kind.FAULT or not line.places or places.intersection(line.places):
             yield line
 
 
-def _places(lines: list[Line], case: Case, violation: Violation | None) -> set[Place | None]:
+def _places(lines: list[Line], case: Case, violation: Violation | None) -> set[Place]:
     """The partitions that a story is about: those of the violation, and of the coordinators in play."""
-    if violation is None or (violation.place is None and not violation.records):
-        return {line.place for line in lines}
-    about = {line.place for line in lines if set(violation.records).intersection(line.records)}
+    named = (
+        set() if violation is None else set(places_in(violation.text, [each.name for each in case.topics]))
+    )
+    if violation is None or not (named or violation.place or violation.records):
+        return {place for line in lines for place in line.places}
+    about = {
+        place for line in lines if set(violation.records).intersection(line.records) for place in line.places
+    }
     kinds = {client.kind for client in case.clients}
-    transactions = {(TRANSACTION_STATE, 0)} if "transactional" in kinds else set()
-    groups = {(CONSUMER_OFFSETS, 0)} if kinds - {"producer", "transactional", "consumer"} else set()
-    return about | {violation.place} | transactions | groups
+    transactions = {(TRANSACTION_STATE, 0)} if kinds & {"transactional", "relay"} else set()
+    groups = {(CONSUMER_OFFSETS, 0)} if kinds & {"member", "relay"} else set()
+    at = set() if violation.place is None else {violation.place}
+    return about | named | at | transactions | groups
 
 
 def _that_fit(lines: list[Line]) -> list[Line]:
