@@ -28,7 +28,7 @@ from gapless.testing.postgres import Postgres
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(800)]
 
 PARTITIONS = 3
 RECORDS = 900
@@ -176,7 +176,7 @@ def run_driver(definition: Path, *point: str) -> subprocess.CompletedProcess[str
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=300,
         check=False,
         start_new_session=True,
     )

@@ -18,7 +18,7 @@ from tests.pipeline.sinks.dying_driver import BATCHES, values
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(800)]
 
 DEATHS = [
     ("postgres:before commit", 0),
@@ -34,7 +34,7 @@ def run_driver(*arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=300,
         check=False,
         start_new_session=True,
     )

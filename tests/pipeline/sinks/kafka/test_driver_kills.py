@@ -22,18 +22,18 @@ KILLS = int(os.environ.get("GAPLESS_KILLS", "5"))
 """In all; a fifth of them on Apache Kafka."""
 KILLS_ON_APACHE = max(1, KILLS // 5)
 RECORDS_PER_RUN = 600
-START_S = 90.0
+START_S = 180.0
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(200 + 45 * KILLS)
+@pytest.mark.timeout(300 + 60 * KILLS)
 def test_a_driver_killed_at_random_moments(bootstrap: str, tmp_path: Path, require_spark: None) -> None:
     kill_often(bootstrap, tmp_path, KILLS - KILLS_ON_APACHE)
 
 
 @pytest.mark.spark
 @pytest.mark.apache
-@pytest.mark.timeout(300 + 45 * KILLS_ON_APACHE)
+@pytest.mark.timeout(300 + 60 * KILLS_ON_APACHE)
 def test_a_driver_killed_at_random_moments_on_apache_kafka(
     apache_of_session: str, tmp_path: Path, require_spark: None
 ) -> None:
