@@ -109,7 +109,7 @@ def _part(share: Share, what: str) -> float:
 
 
 def _mostly(odds: Odds, what: str) -> str:
-    """The faults that make up nine tenths of it."""
+    """The fault that makes up nine tenths of it, or the two that are most of it."""
     parts = {share.kind.name: _part(share, what) for share in odds.shares}
     total, named, sum_ = sum(parts.values()), [], 0.0
     for name, part in sorted(parts.items(), key=lambda item: -item[1]):
@@ -117,7 +117,7 @@ def _mostly(odds: Odds, what: str) -> str:
             break
         named.append(name)
         sum_ += part
-    return ", ".join(named) or "-"
+    return ", ".join(named[:2]) or "-"
 
 
 def _assumptions(answer: Answer) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gapless.simulator.odds.estimate import Estimate
 from gapless.simulator.odds.figures import told
 
-WIDTH, LEFT, RIGHT = 1060, 330, 200
+WIDTH, LEFT, RIGHT = 1120, 390, 200
 TOP, ROW, LANE, BOTTOM = 92, 44, 11, 58
 
 _STYLE = """
