@@ -61,26 +61,30 @@ class Client:
         """The newest epochs that it has heard of: who tells an older one is behind (KIP-320)."""
         self._coordinators: dict[tuple[int, str], int] = {}
         self._asked = self.number
+        self._stalled_until_ms = 0
 
     # ---------------------------------------------------------------------------------------- processes
 
     def begin(self, process: Process) -> Running:
         """Let a process of this client go on from now on."""
         running = Running(self.world, process)
+        running.stalled_until_ms = self._stalled_until_ms
         self.processes = [each for each in self.processes if not each.ended.done]
         self.processes.append(running)
         return running
 
     def stop(self) -> None:
         """The client's process is killed, and its connections end."""
+        self._stalled_until_ms = 0
         for running in self.processes:
             running.stop()
         self.world.network.ended(self.number)
 
     def stall(self, ms: int) -> None:
         """It stands still for a while, and goes on as if nothing had been."""
+        self._stalled_until_ms = self.world.now_ms + ms
         for running in self.processes:
-            running.stalled_until_ms = self.world.now_ms + ms
+            running.stalled_until_ms = self._stalled_until_ms
 
     @property
     def is_idle(self) -> bool:
