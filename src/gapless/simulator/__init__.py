@@ -4,6 +4,6 @@
 `scene.py` plays it: `clients/` write and read, `faults/` disturb, and `checkers/` judge. `mutants/` replace
 one rule each by a famous mistake, to prove that it would be found.
 
-For people: `campaign.py` plays many seeds, `coverage.py` says what they have exercised, `shrinking.py` makes a
-failing case short, and `story.py` tells it.
+For people: `campaign.py` plays many seeds, `coverage.py` says what they have exercised, `shrinking.py` makes
+a failing case short, and `story.py` tells it.
 """
