@@ -107,6 +107,7 @@ PROFILES = {
             {
                 "crash": 4,
                 "crash-elected": 5,
+                "to-and-fro": 5,
                 "preferred-election": 2,
                 "coordination-away": 3,
                 "slow-way": 8,

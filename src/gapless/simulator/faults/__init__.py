@@ -5,7 +5,14 @@ A broker is given by its number, or by a role that is looked up when the fault h
 loses then, it loses by rights.
 """
 
-from gapless.simulator.faults import admin, brokers, clients, machines, network  # noqa: F401  each registers
+from gapless.simulator.faults import (  # noqa: F401  each registers its own
+    admin,
+    brokers,
+    clients,
+    leadership,
+    machines,
+    network,
+)
 from gapless.simulator.faults.fault import FAULTS, Arguments, Fault, a_while, fault, resolve
 
 __all__ = ["FAULTS", "Arguments", "Fault", "a_while", "fault", "resolve"]
