@@ -1,6 +1,6 @@
 """Drivers killed by SIGKILL at random moments: every record comes out once, aligned and shuffled (C8, E2).
 
-`GAPLESS_KILLS` sets the number of kills (5 in `make test`, 100 in `make soak`), `GAPLESS_SEED` repeats them.
+`GAPLESS_KILLS` sets the number of kills (10 in `make test`, 100 in `make soak`), `GAPLESS_SEED` repeats them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.pipeline.sinks.kafka.driving import Driving, children
 from tests.pipeline.sinks.kafka.helpers import wait_for
 from tests.pipeline.sinks.kafka.idling import Idling
 
-KILLS = int(os.environ.get("GAPLESS_KILLS", "5"))
+KILLS = int(os.environ.get("GAPLESS_KILLS", "10"))
 """In all; a fifth of them on Apache Kafka."""
 KILLS_ON_APACHE = max(1, KILLS // 5)
 RECORDS_PER_RUN = 600
