@@ -123,9 +123,10 @@ class Relay(Member):
             except GivenUp as why:
                 self._producer.gives_up(attempt, why)
                 share.over.keep()
-            commit.outcome, commit.told = attempt.outcome, self.history.count()
-            if attempt.outcome is Outcome.COMMITTED:
-                position.reading.processed = commit.offset
+            finally:  # also if it is killed
+                commit.outcome, commit.told = attempt.outcome, self.history.count()
+                if attempt.outcome in (Outcome.COMMITTED, Outcome.UNKNOWN):
+                    position.reading.processed = commit.offset
 
     def _transact(self, share: Share, attempt: Attempt, commit: Commit, got: list[Polled]) -> Part:
         places = self._target_places
