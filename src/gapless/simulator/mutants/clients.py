@@ -32,6 +32,7 @@ mutant(
     Wrong(txn_offset_commit, "commit_in_transaction", _whoever_commits),
     found_as=("relayed-once",),
     profile="relay",
+    seed=13,
 )
 
 

@@ -25,6 +25,7 @@ mutant(
     Wrong(insync, "joins_from", _from_the_watermark),
     found_as=("in-sync", "lost-write", "logs-differ"),
     profile="leaders",
+    seed=29,
 )
 
 
@@ -41,6 +42,7 @@ mutant(
     Wrong(insync, "is_same_life", _any_life),
     found_as=("in-sync", "lost-write", "logs-differ", "high-watermark"),
     profile="power",
+    seed=48,
 )
 
 
@@ -57,4 +59,5 @@ mutant(
     Wrong(decisions, "_keeps_committed", _always),
     found_as=("in-sync", "lost-write", "logs-differ", "high-watermark", "nonmonotonic-poll"),
     profile="power",
+    seed=19,
 )

@@ -57,4 +57,5 @@ mutant(
     Wrong(Partition, "assign", _leads_without_memory),
     found_as=("duplicate",),
     profile="elections",
+    seed=7,
 )

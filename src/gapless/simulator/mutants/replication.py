@@ -71,6 +71,7 @@ mutant(
     Wrong(fetchers, "truncate_by_epoch", _cut_to_leaders_end),
     found_as=("logs-differ", "lost-write", "inconsistent-offsets"),
     profile="leaders",
+    seed=26,
 )
 
 # --------------------------------------------------------------------------------------------- 3: KIP-320
@@ -81,21 +82,24 @@ def _whoever_leads(self: Partition, claimed_epoch: int) -> ErrorCode:
 
 
 def _trusts_the_outdated(partition: Partition, wish: FetchPartition) -> Agreement:
-    if wish.current_leader_epoch == partition.leader_epoch:
-        return _agrees(partition, wish)
-    return _agrees(partition, replace(wish, last_fetched_epoch=-1))
+    is_outdated = wish.current_leader_epoch != partition.leader_epoch
+    if is_outdated and partition.log.start_offset <= wish.fetch_offset <= partition.log.end_offset:
+        return None
+    return _agrees(partition, wish)
 
 
 mutant(
     3,
     "unfenced-fetch",
     "KIP-320",
-    """A fetch from an earlier epoch is served by its offset alone, instead of being refused. The leader
-    counts records for replicated that the follower does not have, because it has others at these offsets.""",
+    """A leader serves fetches from other epochs than its own by their offset alone. One that has not
+    heard of a change makes its followers give up what was committed meanwhile, or counts records as
+    replicated in whose place they have others.""",
     Wrong(Partition, "leadership_error", _whoever_leads),
     Wrong(serving, "agrees", _trusts_the_outdated),
     found_as=("logs-differ", "lost-write", "high-watermark"),
     profile="leaders",
+    seed=26,
 )
 
 # ------------------------------------------------------------------------------------------ 5: KAFKA-7164
@@ -127,6 +131,7 @@ mutant(
     Wrong(fetchers, "start_over", _keeps_what_is_longer),
     found_as=("logs-differ", "lost-write", "high-watermark"),
     profile="leaders",
+    seed=5,
 )
 
 # ------------------------------------------------------------------------------------------ 8: KAFKA-9491
@@ -146,6 +151,7 @@ mutant(
     Wrong(Partition, "_watermark_within", _watermark_left_behind),
     found_as=("high-watermark",),
     profile="retention",
+    seed=14,
 )
 
 # ------------------------------------------------------------------------------------------ 9: KAFKA-3919
@@ -182,4 +188,5 @@ mutant(
     Wrong(storage_rules, "check_chain", _anything_follows),
     found_as=("nonmonotonic-log",),
     profile="power",
+    seed=14,
 )

@@ -20,6 +20,7 @@ mutant(
     Wrong(end_txn, "WITH_ITS_EPOCH_FROM", 99),
     found_as=("G1a", "torn-transaction", "lost-write", "stuck"),
     profile="late",
+    seed=2,
 )
 
 

@@ -20,12 +20,13 @@ def _largest_end(self: Followers, own_end: int) -> int:
 mutant(
     14,
     "hw-of-the-fastest",
-    "KIP-101",
+    "KAFKA-50",
     """The high watermark follows the fastest follower in the in-sync set, not the slowest. Consumers read
     and producers are promised what a follower that is elected next never had.""",
     Wrong(Followers, "smallest_end", _largest_end),
     found_as=("high-watermark", "lost-write"),
     profile="elections",
+    seed=1,
 )
 
 
@@ -36,12 +37,13 @@ def _here_is_enough(self: _Unsettled) -> bool:
 mutant(
     15,
     "early-acknowledgement",
-    "KAFKA-1211",
+    "KAFKA-50",
     """A producer that asks for acks=all is answered as soon as the leader has its records. If the leader
     dies before its followers have fetched them, they are gone, though they were promised.""",
     Wrong(_Unsettled, "_is_safe", _here_is_enough),
     found_as=("lost-write",),
     profile="elections",
+    seed=6,
 )
 
 mutant(
@@ -53,6 +55,7 @@ mutant(
     Wrong(Partition, "insync_floor", 1),
     found_as=LOSSES,
     profile="elections",
+    seed=8,
 )
 
 
@@ -70,7 +73,8 @@ mutant(
     what was committed in between.""",
     Wrong(Followers, "propose", _committed_members_only),
     found_as=LOSSES,
-    profile="elections",
+    profile="leaders",
+    seed=16,
 )
 
 mutant(
@@ -83,4 +87,5 @@ mutant(
     Wrong(Partition, "_may_commit", True),
     found_as=LOSSES,
     profile="elections",
+    seed=35,
 )
