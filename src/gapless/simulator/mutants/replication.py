@@ -125,8 +125,8 @@ mutant(
     "same-leader-no-truncation",
     "KAFKA-7164",
     """A follower compares its log with its leader's when the leader is another one, and not when only the
-    epoch is new. A leader that has lost its place and won it again meanwhile may have given up what the
-    follower keeps.""",
+    epoch is new; nor does it begin anew if it has more than its leader. A leader that has lost its place
+    and won it again meanwhile may have given up what the follower keeps.""",
     Wrong(fetchers, "epoch_to_compare", _compares_with_a_new_leader),
     Wrong(fetchers, "start_over", _keeps_what_is_longer),
     found_as=("logs-differ", "lost-write", "high-watermark"),

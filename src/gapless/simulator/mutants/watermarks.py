@@ -50,8 +50,9 @@ mutant(
     16,
     "no-insync-floor",
     "KAFKA-1555",
-    """min.insync.replicas is not looked at: one replica in sync is enough for acks=all. What that one
-    alone has was promised, and another that is still eligible is elected without it.""",
+    """min.insync.replicas is not looked at, neither when records are taken nor when they are committed:
+    one replica in sync is enough for acks=all. What that one alone has was promised, and another that is
+    still eligible is elected without it.""",
     Wrong(Partition, "insync_floor", 1),
     found_as=LOSSES,
     profile="elections",
