@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 ANY = -1
 """The partition of a name, where rows do not tell it."""
+_DUE, _POSSIBLE = 0, 2
+"""Where among the layers is what was due, and what there can be."""
 _REMEMBERED = 60
 """Ends of the topic that are remembered, for those who give records time: so many in that time."""
 
@@ -349,7 +351,7 @@ class FollowedSink:
             hop.doubts.append(
                 f"{hop.counts.hidden:,} records may be behind an open transaction in {self._spec}"
             )
-        if not hop.counts.promised - hop.counts.pending:
+        if not laid.times[_DUE].any():
             hop.doubts.append(f"no record of {self._auditor.topic} is due in {self._spec} yet")
         strange = int((states["strange"] * laid.sizes).sum())
         if strange:
@@ -393,8 +395,9 @@ class FollowedSink:
             maker, partition = names[int(laid.keys[at])]
             first, last = int(laid.firsts[at]), int(laid.lasts[at])
             places = _places(maker, partition, (first, last), where, streams)
-            # In several partitions, or in none since retention has taken it: nobody can say where.
-            place = places[0] if len(places) == 1 else Place(partition)
+            # In one of several partitions, or in none since retention has taken it: nobody can say where.
+            is_known = len(places) == 1 and laid.times[_POSSIBLE][at] <= 1
+            place = places[0] if is_known else Place(partition)
             count = int(records[at]) * (last - first + 1)
             name = (*name_of(maker), self._auditor.topic, place.partition, first, last, count)
             found.append(Finding(fault, *name, *place[1:], in_sink=True))

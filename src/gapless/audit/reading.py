@@ -67,7 +67,9 @@ class Reader:
         aborted transactions are among them.
         """
         known = starts or {}
-        starting = {topic: {str(each): max(known.get(each, 0), at.earliest) for each, at in ends.items()}}
+        starting = {
+            topic: {str(each): min(max(known.get(each, 0), at.earliest), at.end) for each, at in ends.items()}
+        }
         ending = {topic: {str(each): at.end for each, at in ends.items()}}
         options = {
             **self._options,
