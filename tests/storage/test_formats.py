@@ -117,6 +117,6 @@ def test_the_epoch_history_follows_cuts_at_both_ends() -> None:
     history.cut_end(20)
     assert (history.entries, history.latest) == ([(3, 15)], 3)
     assert history.end_of(3, 18) == (3, 18)
-    assert history.end_of(2, 18) == (-1, -1)
+    assert history.end_of(2, 18) == (2, 15)
     history.clear()
     assert (history.latest, history.end_of(9, 1)) == (-1, (-1, -1))

@@ -165,7 +165,10 @@ class Log(Protocol):
         """
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest known epoch at or below `epoch`, and the offset where it ended; (-1, -1) if none."""
+        """The largest known epoch at or below `epoch`, and the offset where it ended; (-1, -1) if none.
+
+        If all that is known are later ones, `epoch` itself, and where the first of them begins.
+        """
 
     def offset_at_time(self, timestamp_ms: int, before: int) -> TimedOffset | None:
         """The first record below the offset `before` whose timestamp is at or after `timestamp_ms`."""

@@ -387,10 +387,17 @@ class Partition:
         return self.flushed_offset if self.config.replicate_flushed_only else self.log.end_offset
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch at or below `epoch` that is known here, and where it ended; (-1, -1) if none."""
+        """The largest epoch at or below `epoch` that is known here, and where it ended; (-1, -1) if none.
+
+        An epoch whose records were all deleted has ended where the next that is known began: at the latest
+        where this leader's own did.
+        """
         if epoch == self.leader_epoch:
             return epoch, self.log.end_offset
-        return (-1, -1) if epoch > self.leader_epoch else self.log.end_of_epoch(epoch)
+        if not 0 <= epoch < self.leader_epoch:
+            return -1, -1
+        found = self.log.end_of_epoch(epoch)
+        return found if found[0] >= 0 else (epoch, self.epoch_start)
 
     def truncate_to(self, offset: int) -> None:
         """Forget what the leader does not have."""

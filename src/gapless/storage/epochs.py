@@ -32,10 +32,15 @@ class EpochHistory:
             self._replace([*self.entries, (epoch, offset)])
 
     def end_of(self, epoch: int, end_offset: int) -> tuple[int, int]:
-        """The largest known epoch at or below `epoch`, and where the next one (or nothing) begins."""
-        index = bisect_right(self.entries, epoch, key=_epoch_of)
-        if index == 0 or epoch < 0:
+        """The largest known epoch at or below `epoch`, and where the next one (or nothing) begins.
+
+        One that is older than all that is known has ended where they begin: what it wrote was deleted.
+        """
+        if epoch < 0 or not self.entries:
             return NONE, NONE
+        index = bisect_right(self.entries, epoch, key=_epoch_of)
+        if index == 0:
+            return epoch, self.entries[0][1]
         ends_at = self.entries[index][1] if index < len(self.entries) else end_offset
         return self.entries[index - 1][0], ends_at
 

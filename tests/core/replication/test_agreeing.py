@@ -10,7 +10,14 @@ from gapless.core.log import CleaningPlan
 from gapless.wire.apis import ApiKey
 from gapless.wire.batch import parse_header, stamp
 from gapless.wire.errors import ErrorCode
-from gapless.wire.fetch import FetchPartitionResult, FetchResponse, FetchTopicResult
+from gapless.wire.fetch import (
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicResult,
+)
 from gapless.wire.fetch_peer import FetchedRecords
 from gapless.wire.records import build_batch
 from tests.core.cluster_harness import ClusterWorld
@@ -244,6 +251,24 @@ def test_a_follower_starts_over_without_an_epoch_that_the_leader_has_forgotten()
     assert world.partition(2).log.start_offset == 1
     assert logs(world) == [[b"b"]] * 2
     assert world.assignment().isr == (1, 2)
+
+
+def test_a_consumer_goes_on_where_all_that_it_has_read_was_deleted() -> None:
+    """Seed 3 of the simulator: the epoch of its last record is older than all that the leader knows."""
+    world = cluster(2)
+    world.produce(1, "t", batch(b"a"))
+    world.run(20)
+    world.elect(1)
+    world.run(20)
+    world.produce(1, "t", batch(b"b"))
+    world.run(20)
+    world.partition(1).delete_records(1)
+    epoch = world.partition(1).leader_epoch
+    wish = FetchPartition(0, epoch, 1, epoch - 1, -1, 1 << 20)
+    body = FetchRequest(topics=[FetchTopic("t", None, [wish])])
+    answer = world.send(1, ApiKey.FETCH, 12, body).partition
+    assert (answer.error, answer.diverging_epoch) == (0, None)
+    assert answer.records.size > 0
 
 
 def test_a_follower_drops_what_the_leader_dropped() -> None:
