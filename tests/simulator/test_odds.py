@@ -31,7 +31,7 @@ DAY_MS = 86_400_000
 
 
 def window_ms(
-    configuration: Configuration, kind: str, *, plays: int = 6, model: Model = MODEL, what: str = "lost"
+    configuration: Configuration, kind: str, *, plays: int = 4, model: Model = MODEL, what: str = "lost"
 ) -> float:
     """What a partition loses (or has doubled) while everybody has the fault once."""
     (samples,) = measure([configuration], [kind], model, plays=plays, seed=3, workers=1)
@@ -48,10 +48,10 @@ def test_with_two_in_sync_and_idempotence_no_single_fault_loses_or_doubles(kind:
 
 
 def test_a_killed_leader_takes_what_it_acknowledged_alone_which_grows_with_the_way_to_its_followers() -> None:
-    near = window_ms(LEADER, "crash", plays=16)
-    far = window_ms(LEADER, "crash", plays=16, model=replace(MODEL, latency_ms=6))
+    near = window_ms(LEADER, "crash", plays=12)
+    far = window_ms(LEADER, "crash", plays=12, model=replace(MODEL, latency_ms=4))
     assert 0.3 < near < 8
-    assert 2 * near < far < 60
+    assert 1.5 * near < far < 40
 
 
 def test_a_leader_cut_off_with_its_producers_acknowledges_what_is_lost_unless_all_must_have_it() -> None:
@@ -72,32 +72,32 @@ def test_a_lost_acknowledgement_doubles_but_for_the_idempotent_and_for_those_tha
 
 
 def test_a_power_cut_takes_one_copy_s_page_cache_and_nothing_that_was_flushed_before_acknowledging() -> None:
-    assert 8_000 < window_ms(ONE_COPY, "power", plays=10) < 24_000  # half of 30 s
+    assert 8_000 < window_ms(ONE_COPY, "power", plays=8) < 24_000  # half of 30 s
     quicker = replace(MODEL, writeback_ms=3_000)
-    assert 800 < window_ms(ONE_COPY, "power", plays=10, model=quicker) < 2_400
+    assert 800 < window_ms(ONE_COPY, "power", plays=8, model=quicker) < 2_400
     assert window_ms(replace(ONE_COPY, flush=FlushPolicy.BEFORE_ACK), "power") == 0
 
 
 def test_copies_do_not_help_if_all_lose_their_power_but_flushing_does() -> None:
-    assert window_ms(SAFE, "rack", plays=4) > 5_000
-    assert window_ms(replace(SAFE, flush=FlushPolicy.BEFORE_ACK), "rack", plays=4) == 0
+    assert window_ms(SAFE, "rack") > 5_000
+    assert window_ms(replace(SAFE, flush=FlushPolicy.BEFORE_ACK), "rack") == 0
 
 
 def test_a_lost_disk_takes_all_that_the_log_holds_unless_there_is_another_copy() -> None:
-    week_ms = window_ms(replace(ONE_COPY, flush=FlushPolicy.BEFORE_ACK), "disk", plays=4)
+    week_ms = window_ms(replace(ONE_COPY, flush=FlushPolicy.BEFORE_ACK), "disk")
     assert week_ms == pytest.approx(7 * DAY_MS, rel=0.01)
-    assert window_ms(Configuration(), "disk", plays=4) == 0
+    assert window_ms(Configuration(), "disk") == 0
 
 
 def test_an_unclean_election_loses_what_the_last_in_sync_had_alone() -> None:
     waiting = Configuration(min_insync=1)
-    assert window_ms(waiting, "alone", plays=4) == 0
-    assert window_ms(replace(waiting, unclean=True), "alone", plays=4) == pytest.approx(10_000, rel=0.05)
+    assert window_ms(waiting, "alone") == 0
+    assert window_ms(replace(waiting, unclean=True), "alone") == pytest.approx(10_000, rel=0.05)
 
 
 def test_an_in_sync_set_of_one_is_no_better_than_one_copy_and_a_floor_of_two_is() -> None:
-    assert window_ms(Configuration(min_insync=1), "alone-power", plays=4) > 3_000
-    assert window_ms(SAFE, "alone-power", plays=4) == 0
+    assert window_ms(Configuration(min_insync=1), "alone-power") > 3_000
+    assert window_ms(SAFE, "alone-power") == 0
 
 
 def test_idempotence_ends_with_the_process_so_what_is_sent_again_is_doubled_and_else_it_is_lost() -> None:

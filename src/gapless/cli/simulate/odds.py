@@ -16,7 +16,7 @@ from gapless.cli.progress import Screen
 from gapless.errors import ExitCode, UsageError
 from gapless.simulator.odds.configuration import USUAL, Acks, Configuration, FlushPolicy
 
-PLAYS, TABLE_PLAYS = 40, 24
+PLAYS, TABLE_PLAYS = 30, 15
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "y": 365.25 * 86_400}
 NEVER = "never"
 _CHOICES = {
