@@ -140,16 +140,17 @@ def test_offsets_are_written_as_spark_wants_them() -> None:
     assert json.loads(text) == {"a": {"0": -2, "1": 7}, "b": {"0": -2}}
 
 
-def test_a_fetch_at_the_end_of_the_log_holds_nobody_up_unless_the_user_wants_it(
-    spark: SparkSession, bootstrap: str, topic: str
+@pytest.mark.parametrize(("name", "usual"), [("fetch.max.wait.ms", "5"), ("metadata.max.age.ms", "5000")])
+def test_reading_goes_on_at_the_end_of_the_log_and_after_a_leader_has_died_unless_the_user_wants_it(
+    spark: SparkSession, bootstrap: str, topic: str, name: str, usual: str
 ) -> None:
-    """Spark's questions wait behind it on the same connection."""
+    """Spark's questions wait behind a fetch on the same connection; a reader may miss a change of leaders."""
 
-    def wait_ms(**java: str) -> str:
+    def option(**java: str) -> str:
         properties = client_properties(KafkaProperties(java=java))
         stream = read_source(spark, Source(bootstrap, [topic]), properties)
         leaf = stream._jdf.queryExecution().analyzed().collectLeaves().apply(0)
-        return str(leaf.extraOptions().get("kafka.fetch.max.wait.ms"))
+        return str(leaf.extraOptions().get(f"kafka.{name}"))
 
-    assert wait_ms() == "5"
-    assert wait_ms(**{"fetch.max.wait.ms": "500"}) == "500"
+    assert option() == usual
+    assert option(**{name: "700"}) == "700"

@@ -28,7 +28,7 @@ from gapless.demo.telling import TELL_EVERY_S, commands, tell
 from gapless.errors import GaplessError
 from gapless.pipeline import Definition, Pipeline, spark_session
 from gapless.pipeline.progress import Progress
-from gapless.pipeline.sections import Dedup, KafkaProperties, Source, ToDelta, ToKafka, TransformSettings
+from gapless.pipeline.sections import Dedup, Source, ToDelta, ToKafka, TransformSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,8 +40,7 @@ FROM records"""
 _SCHEMA = "shop STRING, `order` BIGINT, cents BIGINT"
 _MEET_S = 60.0
 _QUIET_S = 10.0
-# A reader that missed a change of leaders asks again by itself after so long. The usual five minutes of
-# standing still would be longer than the whole demo.
+# As in the pipeline: who missed a change of leaders would stand still for longer than the whole demo.
 _METADATA_MS = "5000"
 
 
@@ -165,7 +164,6 @@ class GaplessPipeline:
             sinks=[ToKafka(side.priced), ToDelta(str(side.table))],
             transform=TransformSettings(sql=_PRICED),
             dedup=Dedup(by="identity"),
-            kafka=KafkaProperties(every={"metadata.max.age.ms": _METADATA_MS}),
         )
         self._carried = rows_in(spark, side.table)
         self._pipeline = Pipeline(self._definition, spark=spark)

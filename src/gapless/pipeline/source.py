@@ -30,6 +30,9 @@ _RECORDS_PER_POLL = "100000"
 # It asks over the connection on which a fetch for what comes next is under way: at the end of the log the
 # broker keeps that fetch, and so the question, for as long as it may. Spark reads only what is there already.
 _WAIT_MS = "5"
+# A reader that has missed a change of leaders stands still until it asks again by itself. Java's clients do
+# that every five minutes, which is how long a pipeline stood still when a broker had died.
+_METADATA_MS = "5000"
 _EARLIEST = -2  # as Kafka's protocol and Spark's options have it
 _PATIENCE_S = 30.0
 
@@ -61,6 +64,7 @@ def reading_options(bootstrap: str, properties: ClientProperties) -> dict[str, s
     return {
         "kafka.max.poll.records": _RECORDS_PER_POLL,
         "kafka.fetch.max.wait.ms": _WAIT_MS,
+        "kafka.metadata.max.age.ms": _METADATA_MS,
         **properties.for_spark(bootstrap),
         "kafka.isolation.level": "read_committed",
         "includeHeaders": "true",
