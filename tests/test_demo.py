@@ -151,7 +151,7 @@ def gone_soon(mark: str) -> list[str]:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_everyday_settings_lose_and_double_and_gapless_does_not(
     require: Callable[[str], None], tmp_path: Path
 ) -> None:
@@ -164,7 +164,7 @@ def test_everyday_settings_lose_and_double_and_gapless_does_not(
         text=True,
         env={**os.environ, MARK: mark, "TMPDIR": str(tmp_path)},
         check=False,
-        timeout=280,
+        timeout=1100,  # two and a half minutes on two idle cores
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     result = json.loads(ran.stdout)
@@ -190,6 +190,7 @@ def test_everyday_settings_lose_and_double_and_gapless_does_not(
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("number", "when"), [(signal.SIGINT, "3 brokers"), (signal.SIGTERM, "SIGKILL for both consumers")]
 )
@@ -210,7 +211,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(
         while when not in (line := demo.stderr.readline()):
             assert line, "it ended"
         demo.send_signal(number)
-        out, err = demo.communicate(timeout=60)
+        out, err = demo.communicate(timeout=120)
     assert (demo.returncode, out) == (130, "")
     assert "Traceback" not in err
     assert gone_soon(mark) == []
