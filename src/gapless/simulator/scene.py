@@ -51,7 +51,6 @@ class Scene:
         self.world = World(case.brokers, seed=case.seed, started=False, settings=settings)
         enter(self.world)
         self.history = History()
-        self.random = Random(case.seed ^ 0x5EED)
         self.clients: dict[str, Client] = {}
         self.topics = {topic.name: topic for topic in case.topics}
         self.disk_delay_ms: dict[int, int] = {}
