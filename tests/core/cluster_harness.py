@@ -146,7 +146,8 @@ class ClusterWorld(World):
     ) -> UUID:
         """Append a topic to the journal and let everybody see it. All partitions have the same replicas."""
         topic_id = UUID(int=self.random.getrandbits(128), version=4)
-        records: list[MetadataRecord] = [TopicCreated(name, topic_id)]
+        flushed = configs.get("flush_messages") == "1"
+        records: list[MetadataRecord] = [TopicCreated(name, topic_id, flushed)]
         records += [ConfigSet(2, name, key.replace("_", "."), value) for key, value in configs.items()]
         records += [
             PartitionChanged(

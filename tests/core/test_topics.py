@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gapless.core.api.topics import MAX_PARTITIONS
+from gapless.core.configs import Settings
 from gapless.core.contract import TopicPartition
 from gapless.core.records import TopicCreated, from_json, to_json
 from gapless.wire.apis import ApiKey
@@ -242,3 +243,38 @@ def test_records_survive_the_journal_as_json_and_an_image_its_snapshot() -> None
     assert {name: topic.topic_id for name, topic in after.topics.items()} == {
         "t": before.topics["t"].topic_id
     }
+
+
+def test_a_topic_counts_as_flushed_only_if_it_was_from_its_first_record_on() -> None:
+    world = World(log_flush_interval_messages="1")
+    world.create_topic("always", flush_messages="1")
+    world.create_topic("broken", flush_messages="1")
+    world.create_topic("later")
+    world.create_topic("by_the_brokers_file")
+    _configure(world, "broken", "10")
+    _configure(world, "broken", "1")
+    _configure(world, "later", "1")
+    world.journal = [[from_json(to_json(record)) for record in world.node.image.snapshot()]]
+    world.restart()
+    flushed = {name: world.node.membership.policy(name).flushed for name in world.node.image.topics}
+    assert flushed == {"always": True, "broken": False, "later": False, "by_the_brokers_file": False}
+
+
+def _configure(world: World, topic: str, flush_messages: str) -> None:
+    altered = IncrementalAlterConfigsRequest.AlterConfigsResource
+    change = altered.AlterableConfig(name="flush.messages", config_operation=0, value=flush_messages)
+    body = IncrementalAlterConfigsRequest(
+        resources=[altered(resource_type=2, resource_name=topic, configs=[change])], validate_only=False
+    )
+    assert world.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses[0].error_code == 0
+
+
+def test_settings_that_are_kept_are_bounded_and_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers can give topics any settings: what is remembered of them must not grow."""
+    monkeypatch.setattr("gapless.core.configs.MAX_KEPT_CONFIGS", 3)
+    settings = Settings()
+    for number in (*range(10, 20), 10):
+        own = {"retention.ms": str(number)}
+        assert settings.topic_config(own, {}, {}).retention_ms == number
+        assert settings.topic_config(own, {}, {}) is settings.topic_config(own, {}, {})
+        assert len(settings._topic_configs) <= 3

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from gapless.core.config_keys import InvalidConfig, Key, Source
 from gapless.core.config_tables import BROKER_KEYS, TOPIC_KEYS
 
+MAX_KEPT_CONFIGS = 1000
+
 
 class Found(NamedTuple):
     """A setting's value as text, and who gave it under which name."""
@@ -58,6 +60,7 @@ class Settings:
     def __init__(self, static: Mapping[str, str] | None = None) -> None:
         self.static = dict(static or {})
         self._own: dict[str, Any] = {}
+        self._topic_configs: dict[tuple[frozenset[tuple[str, str]], ...], TopicConfig] = {}
         for name, text in self.static.items():
             if name not in BROKER_KEYS:
                 raise InvalidConfig(f"unknown setting {name}")
@@ -102,8 +105,18 @@ class Settings:
     def topic_config(
         self, own: Mapping[str, str], dynamic: Mapping[str, str], cluster: Mapping[str, str]
     ) -> TopicConfig:
-        """A topic's settings, resolved through all layers."""
+        """A topic's settings, resolved through all layers. Most topics have the same."""
+        layers = (frozenset(own.items()), frozenset(dynamic.items()), frozenset(cluster.items()))
+        config = self._topic_configs.get(layers)
+        if config is None:
+            if len(self._topic_configs) >= MAX_KEPT_CONFIGS:
+                self._topic_configs.clear()
+            config = self._topic_configs[layers] = self._resolve(own, dynamic, cluster)
+        return config
 
+    def _resolve(
+        self, own: Mapping[str, str], dynamic: Mapping[str, str], cluster: Mapping[str, str]
+    ) -> TopicConfig:
         def value(name: str) -> Any:
             key = TOPIC_KEYS[name]
             return key.parse(next(self.topic_layers(key, own, dynamic, cluster)).value)

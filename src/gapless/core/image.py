@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from gapless.core.config_keys import TOPIC
 from gapless.core.contract import InvariantViolated
 from gapless.core.records import (
     BrokerRegistered,
@@ -18,6 +19,10 @@ from gapless.core.records import (
     TopicDeleted,
 )
 
+FLUSH_MESSAGES = "flush.messages"
+FLUSHED_FIRST = "1"
+"""The setting, and the value of it, by which a record is flushed before it is acknowledged."""
+
 
 @dataclass(slots=True)
 class Topic:
@@ -25,6 +30,8 @@ class Topic:
 
     name: str
     topic_id: UUID
+    flushed: bool = False
+    """Whether all that it ever acknowledged was flushed before: only then a power cut has taken nothing."""
     partitions: list[PartitionChanged] = field(default_factory=list)
 
 
@@ -56,7 +63,7 @@ class Image:
             case PartitionChanged():
                 self._replay_partition(record)
             case TopicCreated():
-                topic = Topic(record.name, record.topic_id)
+                topic = Topic(record.name, record.topic_id, record.flushed)
                 self.topics[record.name] = topic
                 self.topics_by_id[record.topic_id] = topic
             case TopicDeleted():
@@ -87,7 +94,7 @@ class Image:
         """Records that lead an empty image to this one."""
         records: list[MetadataRecord] = [*self.brokers.values(), self.controller]
         for topic in self.topics.values():
-            records.append(TopicCreated(topic.name, topic.topic_id))
+            records.append(TopicCreated(topic.name, topic.topic_id, topic.flushed))
             records += topic.partitions
         for (resource_type, name), values in self.configs.items():
             records += [ConfigSet(resource_type, name, key, value) for key, value in values.items()]
@@ -111,3 +118,7 @@ class Image:
             self.configs.setdefault(resource, {})[record.key] = record.value
         elif resource in self.configs:
             self.configs[resource].pop(record.key, None)
+        if record.key == FLUSH_MESSAGES and record.resource_type == TOPIC and record.value != FLUSHED_FIRST:
+            topic = self.topics.get(record.resource_name)
+            if topic is not None:
+                topic.flushed = False  # for ever: nobody knows when all from this time is flushed

@@ -108,6 +108,8 @@ class Node:
         match event:
             case Request():
                 self._on_request(event)
+            case PeerAnswered():
+                self._calls.pop(event.call)(event.message)
             case Flushed():
                 self._on_flushed(event)
             case Tick():
@@ -121,8 +123,6 @@ class Node:
                 self._on_refused(event)
             case DiskFailed():
                 self._on_disk_failed(event)
-            case PeerAnswered():
-                self._calls.pop(event.call)(event.message)
             case Started():
                 self._on_started(event)
             case _:

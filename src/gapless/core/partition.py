@@ -37,6 +37,9 @@ from gapless.wire.transaction_records import EndMarker, build_marker
 
 NEVER_MS = 2**63 - 1
 
+ReplicaKey = tuple[int, int]
+"""A partition as brokers name it to each other: its topic's id, and its number."""
+
 
 class Appended(NamedTuple):
     """Where a produce request's batches went. `end_offset` must be acknowledged before the client is."""
@@ -76,6 +79,7 @@ class Partition:
     ) -> None:
         self.name = name
         self.topic_id = topic_id
+        self.replica_key: ReplicaKey = (topic_id.int, name.partition)
         self.node_id = node_id
         self.log = log
         self._take_config(config)
@@ -172,7 +176,7 @@ class Partition:
 
         An offline partition still serves readers: what was acknowledged stays readable.
         """
-        if not self.is_leader:
+        if self.leader != self.node_id:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if claimed_epoch == -1 or claimed_epoch == self.leader_epoch:
             return ErrorCode.NONE

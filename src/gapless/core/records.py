@@ -16,6 +16,8 @@ from uuid import UUID
 class TopicCreated:
     name: str
     topic_id: UUID
+    flushed: bool = False
+    """Whether its own setting has every record flushed before it is acknowledged, from the first one on."""
 
 
 @dataclass(frozen=True, slots=True)

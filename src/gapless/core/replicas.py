@@ -10,7 +10,7 @@ from gapless.core.contract import TopicPartition
 from gapless.core.coordinators import COORDINATORS
 from gapless.core.image import Topic
 from gapless.core.log import LogFailed
-from gapless.core.partition import Partition, log_config
+from gapless.core.partition import Partition, ReplicaKey, log_config
 from gapless.core.records import PartitionChanged
 from gapless.core.replication.fetchers import Fetchers
 from gapless.core.replication.handover import HandOver
@@ -28,6 +28,8 @@ class Replicas:
     def __init__(self, node: Node) -> None:
         self._node = node
         self.partitions: dict[tuple[str, int], Partition] = {}
+        self.by_key: dict[ReplicaKey, Partition] = {}
+        """The same, by how brokers name them to each other."""
         self.failed: dict[tuple[str, int], str] = {}
         self.shards: dict[tuple[str, int], Shard] = {}
         self.leading = Leading(node)
@@ -60,7 +62,7 @@ class Replicas:
                 self.failed[name] = str(error)
                 return
             self.failed.pop(name, None)
-            self.partitions[name] = partition
+            self.partitions[name] = self.by_key[partition.replica_key] = partition
         renewed = partition.leader_epoch != assignment.leader_epoch
         partition.assign(assignment, node.now_ms)
         if node.serving and renewed:
@@ -72,7 +74,7 @@ class Replicas:
     def _drop(self, partition: Partition) -> None:
         """Hold a replica no more."""
         name = partition.name
-        del self.partitions[name]
+        del self.partitions[name], self.by_key[partition.replica_key]
         partition.retire()
         self._drop_shard(name)
         self._fetchers.drop(partition)

@@ -33,6 +33,7 @@ from gapless.storage.slices import NOTHING, MemorySlice
 from gapless.wire.batch import BatchHeader, parse_header
 
 _base_offset = attrgetter("base_offset")
+_last_offset = attrgetter("last_offset")
 
 
 class Stored(NamedTuple):
@@ -40,6 +41,7 @@ class Stored(NamedTuple):
 
     header: BatchHeader
     data: bytes
+    last_offset: int
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ class MemorySegment:
 
     @property
     def end_offset(self) -> int:
-        return self.batches[-1].header.next_offset if self.batches else self.base_offset
+        return self.batches[-1].last_offset + 1 if self.batches else self.base_offset
 
     @property
     def max_timestamp(self) -> int:
@@ -60,7 +62,10 @@ class MemorySegment:
 
     def find(self, offset: int) -> int:
         """Which batch is the first whose last offset is at or after `offset`."""
-        return bisect_left(self.batches, offset, key=lambda batch: batch.header.last_offset)
+        batches = self.batches
+        if not batches or batches[-1].last_offset < offset:
+            return len(batches)
+        return bisect_left(batches, offset, key=_last_offset)
 
 
 @dataclass(slots=True)
@@ -161,11 +166,13 @@ class MemoryLog:
         position = 0
         for batch in batches:
             data = bytes(payload[position : position + batch.size_bytes])
-            active.batches.append(Stored(batch._replace(position=0), data))
+            header = batch._replace(position=0) if batch.position else batch
+            last_offset = batch.last_offset
+            active.batches.append(Stored(header, data, last_offset))
             position += batch.size_bytes
             self._epochs.begin(batch.leader_epoch, batch.base_offset)
+            self.end_offset = last_offset + 1
         active.size += position
-        self.end_offset = active.end_offset
 
     # ---------------------------------------------------------------------------------------- reading
 
@@ -179,16 +186,18 @@ class MemoryLog:
         taken: list[bytes] = []
         size = 0
         end_offset = -1
-        for header, data in segment.batches[segment.find(offset) :]:
+        for _, data, last_offset in segment.batches[segment.find(offset) :]:
             first_may_exceed = at_least_one and not taken
-            if header.last_offset >= before or (size + len(data) > max_bytes and not first_may_exceed):
+            if last_offset >= before or (size + len(data) > max_bytes and not first_may_exceed):
                 break
             taken.append(data)
             size += len(data)
-            end_offset = header.next_offset
+            end_offset = last_offset + 1
         return MemorySlice(b"".join(taken), end_offset) if taken else NOTHING
 
     def _segment_index(self, offset: int) -> int:
+        if len(self._segments) == 1:
+            return 0
         return max(0, bisect_right(self._segments, offset, key=_base_offset) - 1)
 
     def bytes_from(self, offset: int, max_bytes: int) -> bytes | memoryview:
@@ -370,7 +379,7 @@ class MemoryLog:
         contents = self._contents
         sweep = Sweep(plan, first_dirty, contents.aborted)
         dirty = (batch for segment in sources for batch in segment.batches[segment.find(first_dirty) :])
-        if all(at_once(sweep.note(*batch)) for batch in dirty):
+        if all(at_once(sweep.note(batch.header, batch.data)) for batch in dirty):
             sweep.covered = sources[-1].end_offset
         covered = [segment for segment in sources if segment.base_offset < sweep.covered]
         swept = [_swept(group, sweep) for group in groups(covered, self.config.segment_bytes)]
@@ -409,10 +418,11 @@ def _swept(group: list[MemorySegment], sweep: Sweep) -> MemorySegment:
     made = MemorySegment(group[0].base_offset)
     end_offset = group[-1].end_offset
     for segment in group:
-        for header, data in segment.batches:
+        for header, data, _ in segment.batches:
             left = at_once(sweep.survivor(header, data, header.next_offset == end_offset))
             if left is not None:
-                made.batches.append(Stored(parse_header(left, 0), bytes(left)))
+                kept = parse_header(left, 0)
+                made.batches.append(Stored(kept, bytes(left), kept.last_offset))
                 made.size += len(left)
     return made
 

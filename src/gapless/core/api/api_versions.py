@@ -35,12 +35,17 @@ def api_versions(node: Node, request: Request) -> ApiVersionsResponse:
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=0, max_version=level)
             for name, level in FEATURES.items()
         ]
-    response.finalized_features = [
+    response.finalized_features = _levels()
+    response.finalized_features_epoch = node.image.version
+    return response
+
+
+@cache
+def _levels() -> list[ApiVersionsResponse.FinalizedFeatureKey]:
+    return [
         ApiVersionsResponse.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
         for name, level in FEATURES.items()
     ]
-    response.finalized_features_epoch = node.image.version
-    return response
 
 
 @cache

@@ -14,7 +14,7 @@ from gapless.core.changes import Decision
 from gapless.core.config_keys import TOPIC, InvalidConfig
 from gapless.core.config_tables import TOPIC_KEYS
 from gapless.core.contract import Request
-from gapless.core.image import Topic
+from gapless.core.image import FLUSH_MESSAGES, FLUSHED_FIRST, Topic
 from gapless.core.records import ConfigSet, MetadataRecord, PartitionChanged, TopicCreated, TopicDeleted
 from gapless.wire.apis import ApiKey
 from gapless.wire.errors import ErrorCode
@@ -114,7 +114,9 @@ def new_topic_records(
     settings = _check_configs(node, configs)
     plan.add(name, len(replicas))
     topic_id = node.new_uuid()
-    records: list[MetadataRecord] = [TopicCreated(name, topic_id)]
+    records: list[MetadataRecord] = [
+        TopicCreated(name, topic_id, flushed=settings.get(FLUSH_MESSAGES) == FLUSHED_FIRST)
+    ]
     records += [_new_partition(node, topic_id, index, nodes) for index, nodes in enumerate(replicas)]
     records += [ConfigSet(TOPIC, name, key, value) for key, value in settings.items()]
     return records

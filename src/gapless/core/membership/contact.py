@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PING_VERSION = 3
 """The first whose answers tell the version of the journal."""
+QUESTION = ApiVersionsRequest(client_software_name="gapless", client_software_version="broker")
 
 
 class Peer:
@@ -74,8 +75,7 @@ class Contact:
 
         # Several questions fit into the time after which a broker counts as hung: one may get lost.
         patience_ms = max(1, min(self.timeout_ms // 3, 2 * self.interval_ms))
-        question = ApiVersionsRequest(client_software_name="gapless", client_software_version="broker")
-        self._node.call((node_id, int(ApiKey.API_VERSIONS), PING_VERSION), question, patience_ms, answered)
+        self._node.call((node_id, int(ApiKey.API_VERSIONS), PING_VERSION), QUESTION, patience_ms, answered)
 
     def slept(self, pause_ms: int) -> None:
         """This broker did not run for a while, and could not hear anybody."""

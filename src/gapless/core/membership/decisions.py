@@ -99,7 +99,7 @@ def _entered(partition: PartitionChanged, who: Arrival, is_live: IsLive, policy:
 
 def _keeps_committed(who: Arrival, policy: Policy) -> bool:
     """Whether a broker still has all that was committed when its last life ended."""
-    return who.keeps_all or (who.keeps_flushed and policy.flush_before_ack)
+    return who.keeps_all or (who.keeps_flushed and policy.flushed)
 
 
 def _without(partition: PartitionChanged, gone: Collection[int], policy: Policy) -> PartitionChanged:

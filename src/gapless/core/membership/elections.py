@@ -25,8 +25,8 @@ class Policy(NamedTuple):
     min_insync: int = 1
     unclean: bool = False
     """Whether anybody may lead when nobody who holds all is there."""
-    flush_before_ack: bool = False
-    """Whether what was committed survives a power cut."""
+    flushed: bool = False
+    """Whether all that was ever committed survives a power cut."""
 
 
 class Election(NamedTuple):

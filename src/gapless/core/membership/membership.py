@@ -98,7 +98,7 @@ class Membership:
         return Policy(
             value("min.insync.replicas"),
             value("unclean.leader.election.enable"),
-            value("flush.messages") == 1,
+            topic in node.image.topics and node.image.topics[topic].flushed,
         )
 
     # ------------------------------------------------------------------------------------ registration

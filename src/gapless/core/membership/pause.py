@@ -59,8 +59,8 @@ class Pause:
         if now_ms - ran_ms > 2 * self._contact.interval_ms:
             self._contact.slept(now_ms - ran_ms)
         if not self.holding:
-            unsure_since_ms = min(ran_ms, self._contact.proof_ms)
-            if now_ms - unsure_since_ms <= self._sure_for_ms:
+            surely_ms = now_ms - self._sure_for_ms
+            if ran_ms >= surely_ms and self._contact.proof_ms >= surely_ms:
                 return True
             self.holding = True
             self._node.catch_up()

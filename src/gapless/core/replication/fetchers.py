@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from gapless.core.log import LogFailed
-from gapless.core.partition import Partition
+from gapless.core.partition import Partition, ReplicaKey
 from gapless.core.replication.copying import copy_batches, follow_watermark, start_over, truncate_by_epoch
-from gapless.core.replication.serving import ReplicaKey
 from gapless.wire.apis import ApiKey
 from gapless.wire.batch import InvalidBatch
 from gapless.wire.errors import ErrorCode
@@ -157,32 +156,32 @@ class Fetcher:
 
     def _wishes(self, max_bytes: int) -> list[FetchTopic]:
         ready, self._ready = self._ready, {}
-        topics: dict[UUID | None, FetchTopic] = {}
+        topics: dict[int, FetchTopic] = {}
         for key in ready:
             partition = self._followed[key]
             log = partition.log
             self._named[key] = _Named(partition.leader_epoch, log.end_offset, self._fetches)
             wish = FetchPartition(
-                key.partition,
+                partition.name.partition,
                 partition.leader_epoch,
                 log.end_offset,
                 epoch_to_compare(partition),
                 log.start_offset,
                 max_bytes,
             )
-            topic = topics.get(key.topic_id)
+            topic = topics.get(key[0])
             if topic is None:
-                topic = topics[key.topic_id] = FetchTopic(None, key.topic_id)
+                topic = topics[key[0]] = FetchTopic(None, partition.topic_id)
             topic.partitions.append(wish)
         return list(topics.values())
 
     def _dismissals(self) -> list[ForgottenTopic]:
         forgotten, self._forgotten = self._forgotten, {}
-        topics: dict[UUID | None, ForgottenTopic] = {}
-        for key in forgotten:
-            topics.setdefault(key.topic_id, ForgottenTopic(None, key.topic_id)).partitions.append(
-                key.partition
-            )
+        topics: dict[int, ForgottenTopic] = {}
+        for topic, index in forgotten:
+            if topic not in topics:
+                topics[topic] = ForgottenTopic(None, UUID(int=topic))
+            topics[topic].partitions.append(index)
         return list(topics.values())
 
     def _begin_anew(self) -> None:
@@ -220,8 +219,9 @@ class Fetcher:
         else:
             self._session_id = message.session_id
             for topic in message.topics:
+                topic_id = 0 if topic.topic_id is None else topic.topic_id.int
                 for result in topic.partitions:
-                    self._take(ReplicaKey(topic.topic_id, result.partition), result, number)
+                    self._take((topic_id, result.partition), result, number)
         self._go_on()
 
     def _take(self, key: ReplicaKey, result: FetchPartitionResult, number: int) -> None:
@@ -304,8 +304,7 @@ class Fetchers:
 
     def follow(self, partition: Partition) -> None:
         """Copy a partition from whoever leads it, or from nobody if it is led here or not at all."""
-        key = ReplicaKey(partition.topic_id, partition.name.partition)
-        leader = partition.leader
+        key, leader = partition.replica_key, partition.leader
         before = self._leader_of.pop(key, None)
         if before is not None and before != leader:
             self._by_leader[before].forget(key)
@@ -319,7 +318,7 @@ class Fetchers:
 
     def drop(self, partition: Partition) -> None:
         """A replica is gone from here."""
-        key = ReplicaKey(partition.topic_id, partition.name.partition)
+        key = partition.replica_key
         before = self._leader_of.pop(key, None)
         if before is not None:
             self._by_leader[before].forget(key)

@@ -10,12 +10,12 @@ name more partitions while it waits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from gapless.core.contract import Request, TopicPartition
 from gapless.core.log import LogFailed
-from gapless.core.partition import Partition
+from gapless.core.partition import Partition, ReplicaKey
 from gapless.core.sessions import EPOCH_MAX, FINAL_EPOCH, INITIAL_EPOCH
 from gapless.wire.errors import ErrorCode
 from gapless.wire.fetch import (
@@ -24,26 +24,24 @@ from gapless.wire.fetch import (
     FetchPartitionResult,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
     FetchTopicResult,
+    ForgottenTopic,
 )
 
 if TYPE_CHECKING:
     from gapless.core.node import Node
 
-
-class ReplicaKey(NamedTuple):
-    """A partition as brokers name it."""
-
-    topic_id: UUID | None
-    partition: int
+NO_ID = UUID(int=0)
 
 
 class _Asked:
     """What a follower wants of one partition, and what it was told last."""
 
-    __slots__ = ("given", "request", "seen", "told")
+    __slots__ = ("given", "request", "seen", "told", "topic_id")
 
-    def __init__(self, request: FetchPartition) -> None:
+    def __init__(self, topic_id: UUID, request: FetchPartition) -> None:
+        self.topic_id = topic_id
         self.request = request
         self.seen = False
         """Whether its progress has been noted."""
@@ -51,6 +49,18 @@ class _Asked:
         """Whether it must name the partition again before it gets more."""
         self.told: tuple[int, int] | None = None
         """High watermark and log start."""
+
+
+class _Found:
+    """What there is to tell a follower."""
+
+    __slots__ = ("is_urgent", "results", "size_bytes")
+
+    def __init__(self) -> None:
+        self.results: list[tuple[ReplicaKey, FetchPartitionResult]] = []
+        self.size_bytes = 0
+        self.is_urgent = False
+        """Whether it is worth an answer, though there are no records."""
 
 
 class ReplicaSession:
@@ -78,7 +88,7 @@ class Leading:
 
     def news(self, partition: Partition, urgent: bool) -> None:
         """A partition has something to tell its followers; urgent news ends their waiting."""
-        key = ReplicaKey(partition.topic_id, partition.name.partition)
+        key = partition.replica_key
         for session in self._sessions.values():
             asked = session.wanted.get(key)
             if asked is not None and not asked.given:
@@ -98,8 +108,7 @@ class Leading:
         session = self._session(body)
         if isinstance(session, ErrorCode):
             return FetchResponse(error=session)
-        session.turn += 1
-        node.mark_touched(session.name)
+        self._end_waiting(session)
         self._take_wishes(session, body)
         poll = self._poll(session, body)
         response = poll(body.max_wait_ms <= 0)
@@ -112,8 +121,7 @@ class Leading:
         if body.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             # A former session of this follower is of no use: its waiting fetches, if any, return as outdated.
             if session is not None:
-                session.turn += 1
-                self._node.mark_touched(session.name)
+                self._end_waiting(session)
             session_id = 0
             while session_id == 0 and body.session_epoch == INITIAL_EPOCH:
                 session_id = self._node.randomness.getrandbits(31)
@@ -128,16 +136,24 @@ class Leading:
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         return session
 
+    def _end_waiting(self, session: ReplicaSession) -> None:
+        """A new fetch has come: one that waits returns, as outdated."""
+        session.turn += 1
+        for request, message in self._node.waiting.touched(session.name):
+            self._node.reply(request, message)
+
     @staticmethod
     def _take_wishes(session: ReplicaSession, body: FetchRequest) -> None:
         for gone in body.forgotten:
             for index in gone.partitions:
-                session.wanted.pop(ReplicaKey(gone.topic_id, index), None)
-                session.due.pop(ReplicaKey(gone.topic_id, index), None)
+                key = (_id(gone).int, index)
+                session.wanted.pop(key, None)
+                session.due.pop(key, None)
         for topic in body.topics:
+            topic_id = _id(topic)
             for wish in topic.partitions:
-                key = ReplicaKey(topic.topic_id, wish.partition)
-                session.wanted[key] = _Asked(wish)
+                key = (topic_id.int, wish.partition)
+                session.wanted[key] = _Asked(topic_id, wish)
                 session.due.pop(key, None)
                 session.due[key] = None
 
@@ -148,50 +164,46 @@ class Leading:
             if session.turn != turn:
                 return FetchResponse(session_id=session.session_id)
             found = self._look(session, body)
-            size_bytes = sum(result.records.size for _, result in found if result.records is not None)
-            if not timed_out and size_bytes < max(1, body.min_bytes) and not any(map(_is_urgent, found)):
-                return None
-            return _give(session, found)
+            if timed_out or found.is_urgent or found.size_bytes >= max(1, body.min_bytes):
+                return _give(session, found.results)
+            return None
 
         return poll
 
     # --------------------------------------------------------------------------------------- reading
 
-    def _look(
-        self, session: ReplicaSession, body: FetchRequest
-    ) -> list[tuple[ReplicaKey, FetchPartitionResult]]:
-        found: list[tuple[ReplicaKey, FetchPartitionResult]] = []
-        left_bytes = max(1, body.max_bytes)
+    def _look(self, session: ReplicaSession, body: FetchRequest) -> _Found:
+        found = _Found()
+        limit_bytes = max(1, body.max_bytes)
         for key in list(session.due):
+            left_bytes = limit_bytes - found.size_bytes
             if left_bytes <= 0:
                 break
             asked = session.wanted[key]
-            result = self._read(body, key, asked, left_bytes, not found)
+            result = self._read(body, key, asked, left_bytes, not found.results)
             if result.records is not None:
-                left_bytes -= result.records.size
-            news = (result.high_watermark, result.log_start_offset)
-            if result.records is None and not _is_urgent((key, result)) and asked.told == news:
+                found.size_bytes += result.records.size
+            elif _is_urgent(result):
+                found.is_urgent = True
+            elif asked.told == (result.high_watermark, result.log_start_offset):
                 del session.due[key]
                 continue
-            found.append((key, result))
+            found.results.append((key, result))
         return found
 
     def _read(
         self, body: FetchRequest, key: ReplicaKey, asked: _Asked, left_bytes: int, first: bool
     ) -> FetchPartitionResult:
         wish = asked.request
-        topic = self._node.topic(None, key.topic_id)
-        if topic is None:
-            return FetchPartitionResult(key.partition, ErrorCode.UNKNOWN_TOPIC_ID)
-        partition = self._node.partitions.get((topic.name, key.partition))
+        partition = self._node.replicas.by_key.get(key)
         if partition is None:
-            return FetchPartitionResult(key.partition, self._node.absence(topic.name, key.partition))
+            return FetchPartitionResult(wish.partition, self._absence(asked))
         error = self._fencing_error(partition, body, wish)
         if error:
             leader = (partition.leader, partition.leader_epoch)
-            return FetchPartitionResult(key.partition, error, current_leader=leader)
+            return FetchPartitionResult(wish.partition, error, current_leader=leader)
         result = FetchPartitionResult(
-            key.partition, 0, partition.high_watermark, -1, partition.log.start_offset
+            wish.partition, 0, partition.high_watermark, -1, partition.log.start_offset
         )
         agreement = agrees(partition, wish)
         if isinstance(agreement, ErrorCode):
@@ -213,6 +225,12 @@ class Leading:
             return result
         result.records = records if records.size else None
         return result
+
+    def _absence(self, asked: _Asked) -> ErrorCode:
+        topic = self._node.topic(None, asked.topic_id)
+        if topic is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        return self._node.absence(topic.name, asked.request.partition)
 
     def _fencing_error(self, partition: Partition, body: FetchRequest, wish: FetchPartition) -> ErrorCode:
         """Why this follower, or this life of it, may not fetch; the codes are Kafka's."""
@@ -259,19 +277,25 @@ def agrees(partition: Partition, wish: FetchPartition) -> tuple[int, int] | Erro
     return None
 
 
-def _is_urgent(found: tuple[ReplicaKey, FetchPartitionResult]) -> bool:
-    return found[1].error != 0 or found[1].diverging_epoch is not None
+def _id(topic: FetchTopic | ForgottenTopic) -> UUID:
+    """By what a follower names a topic: in the versions that brokers speak, always by its id."""
+    return topic.topic_id or NO_ID
+
+
+def _is_urgent(result: FetchPartitionResult) -> bool:
+    return result.error != 0 or result.diverging_epoch is not None
 
 
 def _give(session: ReplicaSession, found: list[tuple[ReplicaKey, FetchPartitionResult]]) -> FetchResponse:
     """All that was found goes to the follower."""
-    topics: dict[UUID | None, FetchTopicResult] = {}
+    topics: dict[int, FetchTopicResult] = {}
     for key, result in found:
         asked = session.wanted[key]
         asked.told = (result.high_watermark, result.log_start_offset)
-        asked.given = result.records is not None or _is_urgent((key, result))
+        asked.given = result.records is not None or _is_urgent(result)
         del session.due[key]
-        if key.topic_id not in topics:
-            topics[key.topic_id] = FetchTopicResult(None, key.topic_id, [])
-        topics[key.topic_id].partitions.append(result)
+        topic = topics.get(key[0])
+        if topic is None:
+            topic = topics[key[0]] = FetchTopicResult(None, asked.topic_id, [])
+        topic.partitions.append(result)
     return FetchResponse(session_id=session.session_id, topics=list(topics.values()))
