@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from gapless.simulator.campaign import Tally, campaign, play_seeds
+from gapless.simulator.campaign import Tally, campaign, play_seeds, pool
 from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
+from gapless.simulator.cases import make_case
 from gapless.simulator.coverage import ROLES, Coverage, Expected
 from gapless.simulator.covering import Covering
 from gapless.simulator.faults import FAULTS
 from gapless.simulator.hunting import find
-from gapless.simulator.profiles import Profile
+from gapless.simulator.profiles import PROFILES, Profile
 from gapless.simulator.run import CRASH, play
 
 SEEDS = range(20, 32)
 PROFILE = "elections"
 MUTANT = "early-acknowledgement"
+_HELD = ("SigBlk", "SigIgn")
 
 
 def played(workers: int, mutant: str | None = None) -> Tally:
@@ -45,6 +52,38 @@ def test_the_first_seed_that_finds_a_mutant_is_the_same_for_any_number_of_proces
     assert alone == together
     assert alone.failure is not None
     assert alone.played == alone.failure.seed + 1
+
+
+def test_ctrl_c_is_an_interrupt_wherever_it_strikes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait_and_be_struck_inside_the_lock() -> None:
+        with pool(1) as processes:
+            waited_for = processes.submit(time.sleep, 60)
+            lock = waited_for._condition
+            release = lock._release_save  # type: ignore[attr-defined]
+
+            def struck() -> object:
+                released = release()
+                signal.raise_signal(signal.SIGINT)
+                return released
+
+            monkeypatch.setattr(lock, "_release_save", struck)
+            waited_for.result()
+
+    handler_before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        wait_and_be_struck_inside_the_lock()
+    assert signal.getsignal(signal.SIGINT) is handler_before
+
+
+def test_a_process_that_starts_does_not_die_of_the_ctrl_c_that_is_for_its_parent() -> None:
+    with pool(1) as processes:
+        begun = processes.submit(os.getpid)
+        (child,) = multiprocessing.active_children()
+        status = Path(f"/proc/{child.pid}/status")
+        while not begun.done():  # from its first moment on
+            held = [line.split()[1] for line in status.read_text().splitlines() if line[:6] in _HELD]
+            assert any(int(signals, 16) >> signal.SIGINT - 1 & 1 for signals in held)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_a_rule_that_cannot_go_on_is_a_finding_and_names_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,3 +161,9 @@ def test_coverage_adds_up_over_seeds() -> None:
     one.add(other)
     assert one == both
     assert both.coverage.seen["leader: in sync"]
+
+
+@pytest.mark.parametrize("seed", [3814, 6292, 8063, 9643])
+def test_seeds_that_were_once_found_fault_with_keep_every_promise(seed: int) -> None:
+    """An empty log begins anew before its end; who restarts leaves a set of one, whose power then fails."""
+    assert play(make_case(seed, PROFILES["everything"])).violation is None

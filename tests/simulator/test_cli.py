@@ -74,6 +74,21 @@ def test_a_mutant_is_found_shrunk_told_and_saved(gapless: Gapless, tmp_path: Pat
     assert told["story"]["lines"][0].keys() == {"at_ms", "who", "text", "kind"}
 
 
+def test_of_what_is_found_inside_the_brokers_the_harm_to_a_client_is_told(
+    gapless: Gapless, tmp_path: Path
+) -> None:
+    file = tmp_path / "case.json"
+    argv = ("--mutant", "hw-of-the-fastest", "--workers", "1", "--first", "27", "--no-shrink")
+    ran = gapless(*argv, "--save", str(file))
+    assert ran.code == 0, ran.err
+    assert "of the profile elections: high-watermark\n" in ran.err
+    assert "a client suffers from it by seed " in ran.err
+    anomaly, jepsen, _promise = ran.out.splitlines()[-3:]
+    assert anomaly.startswith("lost-write: record")
+    assert jepsen.startswith("Jepsen calls it a lost write")
+    assert gapless("--case", str(file)).out.splitlines()[-3:] == ran.out.splitlines()[-3:]
+
+
 def test_a_mutant_that_is_not_found_ends_with_1(gapless: Gapless, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gapless.cli.simulate.hunts.find", lambda *_, **__: Hunted(MUTANT, 2_000, None))
     ran = gapless("--mutant", MUTANT, "--workers", "1")

@@ -78,6 +78,21 @@ def test_a_changed_setting_is_in_force_and_the_least_promise_is_remembered() -> 
     assert scene.case.topics[0].configs == {"min.insync.replicas": "2"}
 
 
+def test_flushing_that_was_switched_on_later_is_not_trusted_after_a_power_cut() -> None:
+    """The flush that the setting begins had not ended: the leader's log was empty, and it led on with it."""
+    scene = stage(
+        [],
+        *sends(until_ms=1_000),
+        Step(1_900, "slow-disk", (2, 2_000, 3_000)),
+        Step(1_900, "crash", (1, 3_000)),
+        Step(1_920, "crash", (3, 3_000)),
+        Step(2_000, "change-flush", ("t", True)),
+        Step(2_300, "power-cut", (2, 5, 0)),
+    )
+    played(scene)
+    assert not scene.excused
+
+
 def test_clocks_may_be_wrong_from_the_start_and_go_back_with_a_restart() -> None:
     scene = after(
         Step(0, "wrong-clock", (1, -400_000)),

@@ -84,3 +84,28 @@ def test_a_long_run_is_told_in_as_many_lines_as_fit_with_all_its_faults() -> Non
         line.text for line in whole.lines if line.kind is Kind.FAULT
     ]
     assert story.ending == ["Every promise was kept."]
+
+
+def test_what_was_seen_inside_the_brokers_is_followed_to_what_a_client_suffers() -> None:
+    """The record reaches one follower, the other is elected: first only the watermark is wrong."""
+    case = LOST.with_steps(
+        (
+            Step(0, "one-way", (1, 2, 1_000)),
+            Step(0, "send", ("shop", "t", 0, 1)),
+            Step(20, "crash", (1, 1_000)),
+        )
+    )
+    with mistaken("hw-of-the-fastest"):
+        story, report = tell(case)
+    assert report.violation is not None
+    assert report.violation.anomaly == "high-watermark"
+    *_, harm, name = story.ending
+    assert harm.startswith("If the run goes on, clients see it as lost-write: record 0, acknowledged to shop")
+    assert name == f"Jepsen calls that {JEPSEN['lost-write']}."
+
+
+def test_what_is_wrong_inside_may_harm_nobody() -> None:
+    case = LOST.with_steps((Step(0, "one-way", (1, 2, 1_000)), Step(0, "send", ("shop", "t", 0, 1))))
+    with mistaken("hw-of-the-fastest"):
+        story, _ = tell(case)
+    assert story.ending[-1].startswith("If the run goes on, all is well in the end")

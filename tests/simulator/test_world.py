@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from gapless.core.contract import Request, TopicPartition
+from gapless.core.contract import InvariantViolated, Request, TopicPartition
 from gapless.core.log import LogConfig
 from gapless.core.records import TopicCreated
 from gapless.simulator.world import World
@@ -211,3 +211,12 @@ def test_the_journal_knows_the_cluster_before_anybody_has_heard_of_it(world: Wor
 def _batch(offset: int) -> tuple[list[BatchHeader], memoryview]:
     data = build_batch([(1_000_000, None, b"x")], base_offset=offset, leader_epoch=0)
     return [parse_header(data, 0)], memoryview(data)
+
+
+def test_time_that_stands_still_is_an_error_and_no_endless_run(world: World) -> None:
+    def again() -> None:
+        world.after(0, again)
+
+    again()
+    with pytest.raises(InvariantViolated, match="time stands still"):
+        world.run(10)

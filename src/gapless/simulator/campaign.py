@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import signal
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
 
 from gapless.simulator.cases import make_case
 from gapless.simulator.coverage import Coverage
@@ -18,7 +20,12 @@ from gapless.simulator.profiles import PROFILES
 from gapless.simulator.run import Report, play
 from gapless.simulator.watching import Watcher
 
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
 CHUNK = 5
+GARBAGE = 20_000
+"""How many objects more than before make a process look for garbage."""
 AHEAD = 3
 """How many chunks wait for each process: enough to keep it busy, few enough to stop soon."""
 
@@ -74,50 +81,90 @@ def mistaken(mutant: str | None) -> Iterator[None]:
         yield
 
 
-def play_seeds(profile: str, seeds: Iterable[int], mutant: str | None = None) -> Tally:
+def play_seeds(
+    profile: str, seeds: Iterable[int], mutant: str | None = None, *, harm_only: bool = False
+) -> Tally:
     """Play some seeds in this process, and count what they exercise."""
     tally = Tally()
     watcher: Watcher = Covering(tally.coverage)
     with mistaken(mutant):
         for seed in seeds:
-            tally.note(play(make_case(seed, PROFILES[profile]), watcher))
+            tally.note(play(make_case(seed, PROFILES[profile], harm_only=harm_only), watcher))
     return tally
 
 
 def campaign(
-    profile: str, seeds: range, *, workers: int = 1, mutant: str | None = None
+    profile: str, seeds: range, *, workers: int = 1, mutant: str | None = None, harm_only: bool = False
 ) -> Generator[Tally, None, None]:
     """Play many seeds; what came of each chunk comes in the order of seeds. Closing it ends the processes."""
     chunks = (seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK))
     if workers == 1:
         for chunk in chunks:
-            yield play_seeds(profile, chunk, mutant)
+            yield play_seeds(profile, chunk, mutant, harm_only=harm_only)
         return
     with pool(workers) as processes:
         waiting: deque[Future[Tally]] = deque()
         for chunk in chunks:
-            waiting.append(processes.submit(play_seeds, profile, chunk, mutant))
+            waiting.append(processes.submit(play_seeds, profile, chunk, mutant, harm_only=harm_only))
             if len(waiting) > workers * AHEAD:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
 
+class _Processes(ProcessPoolExecutor):
+    """A process is started when there is work for it, and inherits which signals wait.
+
+    A terminal sends Ctrl-C to all of them, and one that is just starting would die of it with a traceback.
+    """
+
+    def submit(
+        self, fn: Callable[_Given, _Result], /, *args: _Given.args, **kwargs: _Given.kwargs
+    ) -> Future[_Result]:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            return super().submit(fn, *args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @contextmanager
 def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that leave Ctrl-C to their parent. They start anew: its threads and locks are not copied."""
-    processes = ProcessPoolExecutor(
-        workers, multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_the_parent
-    )
+    """Processes that leave Ctrl-C to their parent. They start anew: its threads and locks are not copied.
+
+    The parent waits for them under locks, and an exception that strikes inside a lock's own code ends as
+    another one. So Ctrl-C raises nothing there: it ends the processes, which wakes whoever waits for them.
+    """
+    processes = _Processes(workers, multiprocessing.get_context("spawn"), initializer=_settle_in)
+    interrupted = False
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        children = multiprocessing.active_children()
+        if not children:
+            raise KeyboardInterrupt  # nobody is waited for
+        for child in children:
+            child.terminate()
+
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
         yield processes
-    except KeyboardInterrupt:
-        for process in multiprocessing.active_children():
-            process.terminate()  # a hunt may go on for minutes
-        raise
     finally:
         processes.shutdown(cancel_futures=True)
+        signal.signal(signal.SIGINT, before)
+        if interrupted:
+            raise KeyboardInterrupt from None
 
 
-def _leave_interrupts_to_the_parent() -> None:
+def _settle_in() -> None:
+    """In a new process: leave interrupts to the parent, and collect garbage seldom.
+
+    Modules stay for good, and most of what a seed makes goes without a collector: looking at all of it again
+    and again costs a twentieth of the time.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE)

@@ -53,6 +53,8 @@ class Case:
     jitter: bool = True
     """Whether messages take different times; if not, each takes a millisecond."""
     settings: dict[str, str] = field(default_factory=dict)
+    harm_only: bool = False
+    """Whether only what clients see is judged: a mistake inside the brokers takes its course."""
 
     def with_steps(self, steps: tuple[Step, ...]) -> Self:
         """The same case with other steps."""

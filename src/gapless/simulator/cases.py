@@ -17,14 +17,15 @@ OUT = "out"
 """Where relays write to, and nobody else."""
 
 
-def make_case(seed: int, profile: Profile) -> Case:
+def make_case(seed: int, profile: Profile, *, harm_only: bool = False) -> Case:
     """The case of a seed."""
     random = Random(seed)
     brokers = random.choice(profile.brokers)
     members, relays = random.choice(profile.members), random.choice(profile.relays)
     topics = _topics(random, brokers, profile, relays)
     clients = (*_clients(random, profile), *_members(random, members), *_relays(random, relays))
-    shape = Case(seed, profile.name, brokers, topics, clients, (), settings=dict(profile.settings))
+    settings = dict(profile.settings)
+    shape = Case(seed, profile.name, brokers, topics, clients, (), settings=settings, harm_only=harm_only)
     steps = [
         *_work(random, shape, profile),
         *_comings_and_goings(random, shape, profile),

@@ -32,14 +32,22 @@ class Hunted:
     """How many runs it took to shrink the case."""
 
 
-def find(name: str, seeds: range, *, workers: int = 1, on_played: OnPlayed = lambda played: None) -> Hunted:
-    """The first seed that breaks one of the promises that a mutant is known to break."""
+def find(
+    name: str,
+    seeds: range,
+    *,
+    workers: int = 1,
+    harm_only: bool = False,
+    on_played: OnPlayed = lambda played: None,
+) -> Hunted:
+    """The first seed that breaks a promise that a mutant is known to break; or does any harm to clients."""
     mutant = MUTANTS[name]
     played = 0
-    with closing(campaign(mutant.profile, seeds, workers=workers, mutant=name)) as tallies:
+    tallies = campaign(mutant.profile, seeds, workers=workers, mutant=name, harm_only=harm_only)
+    with closing(tallies):
         for tally in tallies:
             for failure in tally.failures:
-                if failure.anomaly in mutant.found_as:
+                if harm_only or failure.anomaly in mutant.found_as:
                     return Hunted(name, seeds.index(failure.seed) + 1, failure)
             played += tally.seeds
             on_played(played)

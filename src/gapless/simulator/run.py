@@ -40,8 +40,9 @@ def play(case: Case, watcher: Watcher = NOBODY) -> Report:
 
 def play_scene(scene: Scene, watcher: Watcher = NOBODY) -> Report:
     """Play what is on stage."""
-    checkers = [checker(scene) for checker in CHECKERS.values()]
-    scene.on_change += [each.on_change for each in checkers if type(each).on_change is not Checker.on_change]
+    inside = not scene.case.harm_only
+    checkers = [checker(scene) for checker in CHECKERS.values() if inside or not checker.looks_inside()]
+    scene.on_change += [each.on_change for each in checkers if each.looks_inside()]
     began_ms = scene.world.now_ms
     watcher.begin(scene)
     violation = _broken(scene, checkers, watcher)

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from gapless.core.contract import TopicPartition
 from gapless.core.coordinators import CONSUMER_OFFSETS, INTERNAL_TOPIC_SHAPES, TRANSACTION_STATE
+from gapless.core.image import FLUSH_MESSAGES, FLUSHED_FIRST
 from gapless.core.partition import Partition
 from gapless.core.records import ConfigSet, MetadataRecord, PartitionChanged, TopicCreated
 from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
@@ -63,7 +64,7 @@ class Scene:
         """Whether all was well in the end."""
         self.on_change: list[Callable[[Host, Place, Partition], None]] = []
         """Called with each replica whose ends, watermark or leadership a step has changed."""
-        self._known: dict[tuple[int, int, Place], tuple[int, int, int, int, bool]] = {}
+        self._known: dict[Partition, tuple[int, int, int, int, int]] = {}
         self._client_numbers = FIRST_CLIENT
         self._prepare()
 
@@ -94,7 +95,8 @@ class Scene:
         brokers = list(self.world.hosts)
         for turn, topic in enumerate(self.topics.values()):
             topic_id = UUID(int=turn + 1, version=4)
-            yield TopicCreated(topic.name, topic_id)
+            flushed = topic.configs.get(FLUSH_MESSAGES) == FLUSHED_FIRST
+            yield TopicCreated(topic.name, topic_id, flushed)
             for key, value in topic.configs.items():
                 yield ConfigSet(TOPIC_CONFIG, topic.name, key, value)
             for index in range(topic.partitions):
@@ -157,8 +159,7 @@ class Scene:
     # ---------------------------------------------------------------------------------------- playing
 
     def _stepped(self, node_id: int) -> None:
-        host = self.world.hosts[node_id]
-        life, known = host.life, self._known
+        host, known = self.world.hosts[node_id], self._known
         for place, partition in host.node.partitions.items():
             log = partition.log
             state = (
@@ -166,11 +167,10 @@ class Scene:
                 log.end_offset,
                 log.start_offset,
                 partition.leader_epoch,
-                partition.leader == node_id,
+                partition.leader,
             )
-            key = (node_id, life, place)
-            if known.get(key) != state:
-                known[key] = state
+            if known.get(partition) != state:
+                known[partition] = state
                 for look in self.on_change:
                     look(host, place, partition)
 

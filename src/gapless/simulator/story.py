@@ -7,11 +7,11 @@ Those are told first; of the rest, as much as fits on a screen.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gapless.core.coordinators import CONSUMER_OFFSETS, TRANSACTION_STATE
 from gapless.simulator.case import Case
-from gapless.simulator.checkers import CHECKERS, Checker, Violation
+from gapless.simulator.checkers import CHECKERS, Violation
 from gapless.simulator.history import Place
 from gapless.simulator.noting import SAYS, Kind, Line, Notes, places_in
 from gapless.simulator.run import CONTRADICTION, CRASH, Report, play
@@ -40,7 +40,7 @@ INSIDE = "it was seen inside the brokers, before a client could be harmed"
 
 def _is_inside(anomaly: str) -> bool:
     """Whether a promise is about what clients cannot see."""
-    return anomaly in CHECKERS and CHECKERS[anomaly].on_change is not Checker.on_change
+    return anomaly in CHECKERS and CHECKERS[anomaly].looks_inside()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ def tell(case: Case, *, whole: bool = False) -> tuple[Story, Report]:
     report = play(case, notes)
     matter = notes.lines if whole else list(_that_matter(notes.lines, case, report.violation))
     shown = matter if whole else _that_fit(matter)
-    story = Story(list(_stage(case, shown)), shown, len(matter) - len(shown), list(_ending(report.violation)))
-    return story, report
+    ending = [*_ending(report.violation), *_what_came_of_it(case, report.violation)]
+    return Story(list(_stage(case, shown)), shown, len(matter) - len(shown), ending), report
 
 
 def _stage(case: Case, lines: list[Line]) -> Iterator[str]:
@@ -93,6 +93,19 @@ def _ending(violation: Violation | None) -> Iterator[str]:
         yield "Jepsen has no name for it."
     if anomaly in CHECKERS:
         yield f"The promise was: {CHECKERS[anomaly].meaning}."
+
+
+def _what_came_of_it(case: Case, violation: Violation | None) -> Iterator[str]:
+    """What clients suffer from what was seen inside the brokers, if the run goes on."""
+    if violation is None or not _is_inside(violation.anomaly):
+        return
+    harm = play(replace(case, harm_only=True)).violation
+    if harm is None:
+        yield "If the run goes on, all is well in the end: nobody happens to need what is wrong."
+        return
+    yield f"If the run goes on, clients see it as {harm.anomaly}: {harm.text}"
+    if harm.anomaly in JEPSEN:
+        yield f"Jepsen calls that {JEPSEN[harm.anomaly]}."
 
 
 def _that_matter(lines: list[Line], case: Case, violation: Violation | None) -> Iterator[Line]:

@@ -13,14 +13,19 @@ from gapless.cli.simulate.names import known_mutant
 from gapless.cli.simulate.one import introduce, shrunk_with_progress
 from gapless.cli.simulate.telling import show_story, story_as_json
 from gapless.errors import ExitCode
-from gapless.simulator.campaign import mistaken, pool
+from gapless.simulator.campaign import Failure, mistaken, pool
+from gapless.simulator.case import Case
 from gapless.simulator.cases import make_case
+from gapless.simulator.checkers import CHECKERS
 from gapless.simulator.hunting import Hunted, find, hunt
 from gapless.simulator.mutants import MUTANTS
 from gapless.simulator.profiles import PROFILES
 from gapless.simulator.run import play
 from gapless.simulator.saved import Saved, save
 from gapless.simulator.story import tell
+
+HARM_SEEDS = 200
+"""How many are played at most until a client suffers from what was found inside the brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +44,11 @@ class Hunt:
         known_mutant(self.mutant)
         mistake = MUTANTS[self.mutant]
         first = mistake.seed if self.first is None else self.first
-        seeds = range(first, first + self.seeds)
-        with Screen() as screen:
-            bar = screen.bar("seeds", len(seeds))
-            found = find(self.mutant, seeds, workers=self.workers, on_played=bar)
+        found = self._find(range(first, first + self.seeds))
         if found.failure is None:
             return self._not_found(found)
-        note(f"found by seed {found.failure.seed} of the profile {mistake.profile}")
-        case = make_case(found.failure.seed, PROFILES[mistake.profile])
+        note(f"found by seed {found.failure.seed} of the profile {mistake.profile}: {found.failure.anomaly}")
+        case = self._most_telling(found.failure, first)
         with mistaken(self.mutant):
             if shrinking:
                 case = shrunk_with_progress(play(case)).case
@@ -60,6 +62,21 @@ class Hunt:
             introduce(self.mutant)
             show_story(story)
         return int(ExitCode.OK)
+
+    def _find(self, seeds: range, *, harm_only: bool = False) -> Hunted:
+        with Screen() as screen:
+            bar = screen.bar("seeds, for harm to a client" if harm_only else "seeds", len(seeds))
+            return find(self.mutant, seeds, workers=self.workers, harm_only=harm_only, on_played=bar)
+
+    def _most_telling(self, failure: Failure, first: int) -> Case:
+        """The case to tell: instead of what was found inside the brokers, something that harms a client."""
+        profile = PROFILES[MUTANTS[self.mutant].profile]
+        if CHECKERS[failure.anomaly].looks_inside():
+            harmful = self._find(range(first, first + HARM_SEEDS), harm_only=True).failure
+            if harmful is not None:
+                note(f"a client suffers from it by seed {harmful.seed}: {harmful.anomaly}")
+                return make_case(harmful.seed, profile, harm_only=True)
+        return make_case(failure.seed, profile)
 
     def _not_found(self, found: Hunted) -> int:
         if self.as_json:

@@ -18,14 +18,14 @@ class AscendingLog(Checker):
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self._ends: dict[tuple[int, Place], int] = {}
+        self._ends: dict[tuple[int, Place], tuple[int, int]] = {}
 
     def on_change(self, host: Host, place: Place, replica: Partition) -> None:
         log, key = replica.log, (host.node_id, place)
-        before = self._ends.get(key, 0)
-        self._ends[key] = log.end_offset
-        if not log.start_offset < before < log.end_offset:
-            return  # nothing was appended to anything
+        began, before = self._ends.get(key, (0, 0))
+        self._ends[key] = (log.start_offset, log.end_offset)
+        if began == before or not log.start_offset < before < log.end_offset:
+            return  # nothing was appended to anything: an empty log may begin anew, before where it ended
         for batch in log.batches_from(before):
             if batch.base_offset < before:
                 self.fail(

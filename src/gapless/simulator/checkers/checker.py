@@ -35,6 +35,11 @@ class Checker:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
 
+    @classmethod
+    def looks_inside(cls) -> bool:
+        """Whether it looks at every replica that changes, which clients cannot see."""
+        return cls.on_change is not Checker.on_change
+
     def on_change(self, host: Host, place: Place, replica: Partition) -> None:
         """Look at a replica whose ends, watermark or leadership have just changed."""
 

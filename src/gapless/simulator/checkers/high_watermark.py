@@ -6,6 +6,8 @@ next moment, so it must have everything below the watermark now, in its log and 
 
 from __future__ import annotations
 
+from typing import Never
+
 from gapless.core.partition import Partition
 from gapless.simulator.checkers.checker import Checker, promise
 from gapless.simulator.history import Place
@@ -22,28 +24,30 @@ class HighWatermark(Checker):
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self._last: dict[tuple[int, int, Place, int], int] = {}
+        self._last: dict[tuple[Partition, int], int] = {}
 
     def on_change(self, host: Host, place: Place, replica: Partition) -> None:
-        watermark, end = replica.high_watermark, replica.log.end_offset
-        where = f"{place[0]}-{place[1]} on broker {host.node_id}"
-        if watermark > end:
-            self.fail(f"the watermark of {where} is {watermark}, and its log ends at {end}", place)
-        if watermark < replica.log.start_offset:
-            start = replica.log.start_offset
-            self.fail(f"the watermark of {where} is {watermark}, and its log begins at {start}", place)
-        if not replica.is_leader:
+        watermark, log = replica.high_watermark, replica.log
+        if watermark > log.end_offset:
+            self._is_wrong(host, place, replica, f", and its log ends at {log.end_offset}")
+        if watermark < log.start_offset:
+            self._is_wrong(host, place, replica, f", and its log begins at {log.start_offset}")
+        if replica.leader != host.node_id:
             return
-        key = (host.node_id, host.life, place, replica.leader_epoch)
+        key = (replica, replica.leader_epoch)
         before = self._last.get(key, 0)
         if watermark < before:
-            self.fail(f"the watermark of {where} went back from {before} to {watermark}", place)
+            self._is_wrong(host, place, replica, f": it went back from {before} to {watermark}")
         if watermark > before:
             self._last[key] = watermark
             if not self.is_excused(place):
-                self._compare(host, place, replica, where)
+                self._compare(host, place, replica)
 
-    def _compare(self, host: Host, place: Place, replica: Partition, where: str) -> None:
+    def _is_wrong(self, host: Host, place: Place, replica: Partition, why: str) -> Never:
+        where = f"{place[0]}-{place[1]} on broker {host.node_id}"
+        self.fail(f"the watermark of {where} is {replica.high_watermark}{why}", place)
+
+    def _compare(self, host: Host, place: Place, replica: Partition) -> None:
         assignment = self.scene.assignment(place)
         if assignment.leader != host.node_id or assignment.leader_epoch != replica.leader_epoch:
             return  # it leads no more, and does not know it yet
@@ -51,8 +55,5 @@ class HighWatermark(Checker):
             member = self.scene.world.hosts[node_id]
             log = member.store.logs.get(place)
             if log is not None and member.alive and log.end_offset < replica.high_watermark:
-                self.fail(
-                    f"the watermark of {where} is {replica.high_watermark}, though broker {node_id}, "
-                    f"which is in sync, has only {log.end_offset}",
-                    place,
-                )
+                why = f", though broker {node_id}, which is in sync, has only {log.end_offset}"
+                self._is_wrong(host, place, replica, why)

@@ -23,7 +23,7 @@ class InSync(Checker):
         scene.world.journal.on_entry.append(self._on_entry)
 
     def on_change(self, host: Host, place: Place, replica: Partition) -> None:
-        if replica.is_leader and replica.high_watermark > self._committed.get(place, 0):
+        if replica.leader == host.node_id and replica.high_watermark > self._committed.get(place, 0):
             self._committed[place] = replica.high_watermark
 
     def _on_entry(self, records: list[MetadataRecord]) -> None:

@@ -21,7 +21,7 @@ class OneLeader(Checker):
         self._leaders: dict[tuple[Place, int], int] = {}
 
     def on_change(self, host: Host, place: Place, replica: Partition) -> None:
-        if replica.is_leader:
+        if replica.leader == host.node_id:
             leader = self._leaders.setdefault((place, replica.leader_epoch), host.node_id)
             if leader != host.node_id:
                 self.fail(

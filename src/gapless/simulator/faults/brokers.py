@@ -85,17 +85,22 @@ def power_cut(scene: Scene, who: str | int, down_ms: int, kept_percent: int) -> 
 
 
 def _bears_a_power_cut(scene: Scene, place: tuple[str, int], node_id: int) -> bool:
-    """Whether it is on disk, or somebody else certainly has all that was committed.
+    """Whether it is on disk, or somebody else certainly has all that was committed, and counts.
 
     Who is in sync has it, and so has who is eligible, dead or alive: what a process wrote outlives it, though
-    not a power cut.
+    not a power cut. But who is in sync and does not serve leaves the set, and if that is still large enough
+    then, its log does not count any more.
     """
-    if scene.topics[place[0]].configs.get("flush.messages") == "1":
+    plan = scene.topics[place[0]]
+    if plan.configs.get("flush.messages") == "1":
         return True
     assignment, hosts = scene.assignment(place), scene.world.hosts
+    floor = min(int(plan.configs.get("min.insync.replicas", "1")), len(assignment.replicas))
+    stays_eligible = len(assignment.isr) - 1 < floor
+    counting = (each for each in assignment.isr if stays_eligible or hosts[each].serves)
     return any(
         each != node_id and hosts[each].keeps_all and each not in scene.broken_disks
-        for each in (*assignment.isr, *assignment.eligible)
+        for each in (*counting, *assignment.eligible)
     )
 
 

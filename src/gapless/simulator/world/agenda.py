@@ -19,17 +19,17 @@ class Agenda:
     def at(self, due_ms: int, action: Callable[[], object]) -> None:
         """Do something at a time, or now if that has passed."""
         self._order += 1
-        heappush(self._queue, (max(due_ms, self.now_ms), self._order, action))
+        heappush(self._queue, (max(self.now_ms, due_ms), self._order, action))
 
     def after(self, ms: int, action: Callable[[], object]) -> None:
         """Do something later."""
         self._order += 1
         heappush(self._queue, (self.now_ms + ms, self._order, action))
 
-    def next_due(self) -> int | None:
-        """When the next thing is due, None if there is none."""
-        return self._queue[0][0] if self._queue else None
+    def next_due(self, end_ms: int) -> int:
+        """When the next thing is due; after `end_ms` if nothing is by then."""
+        return self._queue[0][0] if self._queue else end_ms + 1
 
-    def do_next(self) -> None:
-        """Do what is due first."""
-        heappop(self._queue)[2]()
+    def take_next(self) -> Callable[[], object]:
+        """What is due first, to be done now."""
+        return heappop(self._queue)[2]

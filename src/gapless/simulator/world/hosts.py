@@ -6,6 +6,8 @@ from gapless.core.contract import Committed, Event, Propose
 from gapless.core.node import Node
 from gapless.storage.memory import MemoryLogStore
 
+NEVER_MS = 2**63
+
 
 class Host:
     """A machine with one broker. `life` counts the broker's processes."""
@@ -25,7 +27,7 @@ class Host:
         """How much its clock is ahead of the world's. Within a life it must not go back."""
         self.node: Node
         self.life = 0
-        self.due_ms: int | None = None
+        self.due_ms = NEVER_MS
         """When the node wants to be woken, in the world's time."""
         self.told: list[str] = []
         self.held: list[Event] = []

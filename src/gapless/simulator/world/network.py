@@ -28,6 +28,7 @@ Way = tuple[int, int]
 """From whom to whom. Brokers have small numbers, clients large ones."""
 STRANDED_MS = 10
 """How long after a request its author finds that the connection is of no use."""
+NEVER_MS = 2**63
 _FETCH = int(ApiKey.FETCH)
 _END_TXN = int(ApiKey.END_TXN)
 _EACH_WITH_ITS_EPOCH_FROM = 5
@@ -39,6 +40,8 @@ class Exchange:
 
     request: Request
     then: Then
+    due_ms: int
+    """Until when the answer is waited for."""
     answered: bool = False
     message: Any = None
 
@@ -63,6 +66,8 @@ class Channel:
     there_ms: int = 0
     back_ms: int = 0
     """When the last message arrives in each direction: nothing may overtake it."""
+    look_ms: int = NEVER_MS
+    """When it is looked at next whether an answer is overdue."""
 
 
 class Network:
@@ -79,8 +84,8 @@ class Network:
         """Whether fetches between brokers are encoded and decoded as on a wire; slower, with the same end."""
         self.blocked: dict[Way, list[Callable[[], None]]] = {}
         """Ways on which nothing arrives, with what is held on each."""
-        self.lost: Callable[[int, int, Any], bool] = lambda source, target, message: False
-        """Whether a message from one to another is lost."""
+        self.lost: Callable[[int, int, Any], bool] | None = None
+        """Whether a message from one to another is lost, if anybody is to decide that."""
         self.losing: dict[Way, int] = {}
         """How many of the next messages on a way are lost."""
         self.stranding: dict[Way, int] = {}
@@ -95,21 +100,23 @@ class Network:
         """Send a request over the connection that `source` has with `target` for a purpose."""
         channel = self._channel(way, purpose)
         request = Request(channel.number, header, self._body(header, body), "/127.0.0.1")
-        exchange = Exchange(request, then)
+        world = self._world
+        exchange = Exchange(request, then, world.agenda.now_ms + timeout_ms)
         channel.waiting.append(exchange)
         channel.unanswered.append(exchange)
         self.sent += 1
-        host = self._world.hosts.get(channel.target)
+        host = world.hosts.get(channel.target)
         if host is None or (not host.alive and way not in self.blocked):
-            self._world.after(self._delay_ms(way), lambda: self.break_off(channel))
+            world.after(self._delay_ms(way), lambda: self.break_off(channel))
             return channel
         self._exchanges[request] = (channel, exchange)
         late_ms = self.stranding.pop(way, None) if self.stranding and _may_be_late(header) else None
         if late_ms is not None:
-            channel.there_ms = self._world.now_ms + late_ms
-            self._world.after(STRANDED_MS, lambda: self._give_up(channel, exchange))
+            channel.there_ms = world.now_ms + late_ms
+            exchange.due_ms = world.now_ms + STRANDED_MS
         self._travel(channel, way, body, lambda: self._arrive(channel, host, request))
-        self._world.after(timeout_ms, lambda: self._give_up(channel, exchange))
+        if exchange.due_ms < channel.look_ms:
+            self._look_at(channel, exchange.due_ms)
         return channel
 
     def _channel(self, way: Way, purpose: Any) -> Channel:
@@ -135,26 +142,30 @@ class Network:
         if self._is_lost(way, message):
             channel.stuck = True
             return
-        held = self.blocked.get(way)
-        if held is not None:
-            held.append(lambda: self._travel(channel, way, message, arrive))
+        if way in self.blocked:
+            self.blocked[way].append(lambda: self._travel(channel, way, message, arrive))
             return
-        due_ms = self._world.now_ms + self._delay_ms(way)
+        agenda = self._world.agenda
+        due_ms = agenda.now_ms + self._delay_ms(way)
         if way[0] == channel.source:
-            due_ms = channel.there_ms = max(channel.there_ms, due_ms)
+            due_ms = max(due_ms, channel.there_ms)
+            channel.there_ms = due_ms
         else:
-            due_ms = channel.back_ms = max(channel.back_ms, due_ms)
-        self._world.agenda.at(due_ms, arrive)
+            due_ms = max(due_ms, channel.back_ms)
+            channel.back_ms = due_ms
+        agenda.at(due_ms, arrive)
 
     def _delay_ms(self, way: Way) -> int:
-        return self.latency_ms() + self.slower_ms.get(way, 0)
+        return self.latency_ms() + (self.slower_ms.get(way, 0) if self.slower_ms else 0)
 
     def _is_lost(self, way: Way, message: Any) -> bool:
-        left = self.losing.get(way, 0)
-        if left:
-            self.losing[way] = left - 1
-            return True
-        return self.lost(*way, message)
+        if self.losing:
+            left = self.losing.pop(way, 0)
+            if left > 1:
+                self.losing[way] = left - 1
+            if left:
+                return True
+        return self.lost is not None and self.lost(*way, message)
 
     def _arrive(self, channel: Channel, host: Host, request: Request) -> None:
         if channel.broken or not host.alive or host.life != channel.life:
@@ -204,9 +215,21 @@ class Network:
 
     # ------------------------------------------------------------------------------------- broken channels
 
-    def _give_up(self, channel: Channel, exchange: Exchange) -> None:
-        if not channel.closed and exchange in channel.waiting:
-            self._close(channel)
+    def _look_at(self, channel: Channel, due_ms: int) -> None:
+        """See, at that time, whether an answer is overdue: once for all that are waited for by then."""
+        channel.look_ms = due_ms
+
+        def look() -> None:
+            if channel.closed or channel.look_ms != due_ms:
+                return
+            channel.look_ms = NEVER_MS
+            next_ms = min((exchange.due_ms for exchange in channel.waiting), default=NEVER_MS)
+            if next_ms <= due_ms:
+                self._close(channel)
+            elif next_ms < NEVER_MS:
+                self._look_at(channel, next_ms)
+
+        self._world.agenda.at(due_ms, look)
 
     def _close(self, channel: Channel) -> None:
         """The one who asked hangs up; what is under way arrives all the same, and then the end."""

@@ -16,6 +16,7 @@ from gapless.core.contract import (
     Event,
     Flush,
     Flushed,
+    InvariantViolated,
     PeerAnswered,
     Propose,
     Reply,
@@ -32,7 +33,7 @@ from gapless.core.node import Node
 from gapless.core.partition import Partition
 from gapless.core.records import MetadataRecord
 from gapless.simulator.world.agenda import Agenda
-from gapless.simulator.world.hosts import Host
+from gapless.simulator.world.hosts import NEVER_MS, Host
 from gapless.simulator.world.journal import Journal
 from gapless.simulator.world.network import Network
 from gapless.storage.memory import MemoryLogStore
@@ -42,6 +43,8 @@ from gapless.wire.request import RequestHeader
 START_MS = 1_000_000
 DEATH_IS_KNOWN_MS = 2
 HELD_FLUSH_AGAIN_MS = 5
+MOST_AT_ONCE = 100_000
+"""More that happens within one millisecond is taken for something that would never end."""
 _FETCH = int(ApiKey.FETCH)
 
 
@@ -74,6 +77,7 @@ class World:
         self.on_event: Callable[[int, Event | Effects], None] | None = None
         """Called with all that happens to nodes and all that they ask for, if anybody wants to know."""
         self.steps = 0
+        self._at_once = 0
         self.hosts = {node_id: Host(node_id) for node_id in range(1, brokers + 1)}
         if started:
             for node_id in self.hosts:
@@ -99,7 +103,7 @@ class World:
         host.held.clear()
         host.proposing = host.answer = None
         randomness = Random(self.random.getrandbits(32))
-        host.node = Node(node_id, "simulated", Settings(self.settings.static), host.store, randomness)
+        host.node = Node(node_id, "simulated", self.settings, host.store, randomness)
         self.step(node_id, self.journal.news(host))
         self.step(node_id, Started(f"host-{node_id}", 9000 + node_id, host.keeps_all, host.keeps_flushed))
 
@@ -109,7 +113,7 @@ class World:
         registered = host.node.image.brokers.get(node_id)
         host.alive = host.paused = False
         host.held.clear()
-        host.due_ms = None
+        host.due_ms = NEVER_MS
         host.store.close()
         self.network.ended(node_id)
         if noticed and registered is not None:
@@ -209,18 +213,20 @@ class World:
     def advance(self, end_ms: int) -> bool:
         """Let the next thing happen, if it is due by `end_ms`."""
         agenda = self.agenda
-        due_ms = agenda.next_due()
-        if due_ms is None:
-            due_ms = end_ms + 1
+        due_ms = agenda.next_due(end_ms)
         ticking = None
         for host in self.hosts.values():
-            if host.due_ms is not None and host.due_ms < due_ms and not host.paused:
+            if host.due_ms < due_ms and not host.paused:
                 due_ms, ticking = host.due_ms, host
         if due_ms > end_ms:
             return False
-        agenda.now_ms = max(agenda.now_ms, due_ms)
+        if due_ms > agenda.now_ms:
+            agenda.now_ms, self._at_once = due_ms, 0
+        self._at_once += 1
+        if self._at_once > MOST_AT_ONCE:
+            raise InvariantViolated(f"time stands still: {MOST_AT_ONCE} things at once, and no end")
         if ticking is None:
-            agenda.do_next()
+            agenda.take_next()()
         else:
             self.step(ticking.node_id, Tick())
         return True
@@ -238,27 +244,28 @@ class World:
         effects = node.step(self.agenda.now_ms + ahead_ms, event)
         if node.serving:
             host.keeps_all = host.keeps_flushed = True
-        if self.on_event is not None:
-            self.on_event(node_id, event)
+        on_event = self.on_event
+        if on_event is not None:
+            on_event(node_id, event)
             for effect in effects:
-                self.on_event(node_id, effect)
+                on_event(node_id, effect)
         for effect in effects:
             self._carry_out(host, effect)
         if host.node is node and host.alive:
             deadline_ms = node.next_deadline()
-            host.due_ms = None if deadline_ms is None else deadline_ms - ahead_ms
+            host.due_ms = NEVER_MS if deadline_ms is None else deadline_ms - ahead_ms
         self.on_step(node_id)
 
     def _carry_out(self, host: Host, effect: Effects) -> None:
         match effect:
-            case Reply(request, message):
-                self.replied(request, message)
+            case Reply():
+                self.replied(effect.request, effect.message)
+            case Call():
+                self._call(host, effect)
             case Flush():
                 self._flush(host, effect.partition)
             case Propose():
                 self.journal.propose(host, effect)
-            case Call():
-                self._call(host, effect)
             case CatchUp():
                 self.journal.catch_up(host, host.life)
             case Tell():
