@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from confluent_kafka import Message
 
 from gapless.client.formats import Identity, identity_of
+from gapless.errors import GaplessError
 
 Headers = Sequence[tuple[str, bytes | None]]
+
+
+class UnreadableRecord(GaplessError):
+    """A record that Python's librdkafka cannot hand over."""
 
 
 class TopicPartition(NamedTuple):
@@ -41,25 +46,38 @@ class Record(NamedTuple):
     @classmethod
     def of(cls, message: Message) -> Record:
         """What librdkafka delivered."""
-        return cls.of_all((message,))[0]
+        return cls.of_all((message.topic() or "", message.partition() or 0), (message,))[0]
 
     @classmethod
-    def of_all(cls, messages: Iterable[Message]) -> list[Record]:
-        """Many at once."""
+    def of_all(cls, place: tuple[str, int], messages: Sequence[Message]) -> list[Record]:
+        """Many of one partition at once.
+
+        Raises UnreadableRecord. Its message must not be looked at again: a header without a name, which is
+        what is left of it there, ends the process.
+        """
         new = tuple.__new__  # past the constructor of named tuples, which costs as much as half the rest
-        return [
-            new(
-                cls,
-                (
-                    message.topic(),
-                    message.partition(),
-                    message.offset(),
-                    message.key(),
-                    message.value(),
-                    message.headers() or (),
-                    timestamp_ms if kind else None,
-                ),
-            )
-            for message in messages
-            for kind, timestamp_ms in (message.timestamp(),)
-        ]
+        topic, partition = place
+        rest = iter(messages)
+        try:
+            return [
+                new(
+                    cls,
+                    (
+                        topic,
+                        partition,
+                        message.offset(),
+                        message.key(),
+                        message.value(),
+                        message.headers() or (),
+                        timestamp_ms if kind else None,
+                    ),
+                )
+                for message in rest
+                for kind, timestamp_ms in (message.timestamp(),)
+            ]
+        except (SystemError, UnicodeDecodeError) as error:
+            behind = sum(1 for _ in rest)
+            offset = messages[len(messages) - behind - 1].offset()
+            raise UnreadableRecord(
+                f"{topic}-{partition} at offset {offset} cannot be read: the name of a header is not UTF-8"
+            ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -24,12 +25,15 @@ from gapless.client.consuming.failures import (
 )
 from gapless.client.consuming.starting import OffsetsAhead
 from gapless.client.formats import SEQUENCE_HEADER, SOURCE_HEADER, Identity, sequence_header, source_header
-from gapless.client.records import Record, TopicPartition
+from gapless.client.records import Record, TopicPartition, UnreadableRecord
 from gapless.client.stores.port import StoreUnavailable
 from gapless.client.stores.sqlite import SqliteStore
+from gapless.wire.records import build_batch
+from tests.broker.raw import RawClient
 from tests.client.conftest import Kafka, new_topic, read_all, wait_for
 from tests.client.consuming.helpers import handled, values, write
 from tests.client.consuming.test_consumer import consumer_of, of_each, written
+from tests.client.consuming.test_low_level import read
 from tests.client.processes.common import stop_at_end
 
 
@@ -169,3 +173,66 @@ def test_a_log_that_is_shorter_than_the_store_remembers_is_refused(kafka: Kafka,
     again = Consumer(kafka.bootstrap, group=f"group-of-{topic}", topics=topic, store=SqliteStore(store_path))
     with pytest.raises(OffsetsAhead, match=r"done .* up to offset 20, but the log ends at 5"):
         again.run(lambda record: None)
+
+
+class Latin(str):
+    """A header's name as a careless client writes it."""
+
+    __slots__ = ()
+
+    def encode(self, *_: Any) -> bytes:
+        return super().encode("latin-1")
+
+
+def unreadable(kafka: Kafka) -> str:
+    """A topic whose third record has a header that nobody can name."""
+    topic = new_topic(kafka)
+    write(kafka.bootstrap, topic, 2)
+    batch = build_batch([(1_700_000_000_000, None, b"2", ((Latin("caf\u00e9"), b"x"),))])
+    errors = []
+    for address in kafka.bootstrap.split(","):
+        with RawClient(address) as raw:
+            errors.append(raw.produce(topic, batch).error_code)
+    assert errors.count(0) == 1  # only its leader takes it
+    write(kafka.bootstrap, topic, 100)
+    return topic
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_record_that_cannot_be_read_stops_the_consumer_in_front_of_it(
+    embedded: Kafka, tmp_path: Path, workers: int
+) -> None:
+    topic, found = unreadable(embedded), list[int]()
+    store = SqliteStore(str(tmp_path / "store.db"))
+    for _ in range(2):
+        consumer = consumer_of(embedded, topic, workers=workers, store=store)
+        with pytest.raises(UnreadableRecord, match=rf"{topic}-0 at offset 2 .* is not UTF-8"):
+            consumer.run(lambda record, _transaction: found.append(record.offset))
+    assert found == sorted(set(found))
+    assert max(found, default=0) < 2
+
+
+def test_who_pulls_is_told_of_a_record_that_cannot_be_read_each_time(embedded: Kafka) -> None:
+    with consumer_of(embedded, unreadable(embedded)) as consumer:
+        for _ in range(2):
+            with pytest.raises(UnreadableRecord):
+                read(consumer, 100)
+
+
+def test_who_pulls_can_go_on_after_an_interrupt(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, found, make = written(kafka, 50), list[int](), Record.of_all
+    interrupts = iter([False, True, False, True])
+
+    def interrupted(*given: Any) -> list[Record]:
+        made = make(*given)
+        if next(interrupts, False):
+            raise KeyboardInterrupt
+        return made
+
+    monkeypatch.setattr(Record, "of_all", interrupted)
+    with consumer_of(kafka, topic) as consumer:
+        deadline = time.monotonic() + 30
+        while len(found) < 50 and time.monotonic() < deadline:
+            with suppress(KeyboardInterrupt):
+                found += [record.offset for record in consumer.poll(0.5)]
+    assert found == list(range(50))

@@ -61,7 +61,7 @@ def test_the_examples_of_the_guide_run(
     names = {name: new_topic(embedded) for name in ("orders", "orders.dead", "invoices")}
     write(embedded.bootstrap, names["orders"], COUNT)
     sent = new_topic(embedded)
-    assert len(examples()) == 11
+    assert len(examples()) == 12
     for example in examples():
         text = example.replace("localhost:9092", embedded.bootstrap)
         for name, topic in ({"orders": sent} if "Producer(" in example else names).items():
@@ -70,6 +70,6 @@ def test_the_examples_of_the_guide_run(
     told = capsys.readouterr().out
     assert "000019" in told
     assert "0 undecided, 0 failed" in told
-    assert len(read_all(embedded, sent)) == 2 + 100 + 100 + 1 + 1
+    assert len(read_all(embedded, sent)) == 2 + 100 + 100 + 1 + 1 + 1000
     assert len(read_all(embedded, names["invoices"])) == COUNT
     assert read_all(embedded, names["orders.dead"]) == []

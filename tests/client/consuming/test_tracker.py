@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.client.consuming.backlog import Backlog
 from gapless.client.consuming.tracker import OffsetTracker
-from gapless.client.records import Record, TopicPartition
+from gapless.client.records import TopicPartition
 from gapless.errors import InvariantViolated
 
 GAPS = st.lists(st.integers(1, 5), min_size=1, max_size=60)
@@ -60,8 +61,11 @@ def _backlog(lanes: int = 1, queue_records: int = 10) -> Backlog:
     return Backlog(lanes=lanes, batch_records=4, batch_s=0.1, queue_records=queue_records, queue_bytes=10_000)
 
 
-def _records(count: int, keys: int = 1, first: int = 0) -> list[Record]:
-    return [Record("t", 0, first + n, b"k%d" % (n % keys), b"v") for n in range(count)]
+def _messages(count: int, keys: int = 1) -> list[Message]:
+    return [
+        Message(topic="t", partition=0, offset=n, key=b"k%d" % (n % keys), value=b"v", timestamp=(1, n))
+        for n in range(count)
+    ]
 
 
 @given(keys=st.integers(1, 7), count=st.integers(1, 60), data=st.data())
@@ -71,7 +75,7 @@ def test_by_key_order_is_kept_and_nothing_ahead_is_committed(
     """Several workers, simulated: each takes a batch, and they finish in any order, some not wholly."""
     backlog = _backlog(lanes=5, queue_records=100)
     holding = backlog.add(TopicPartition("t", 0), None)
-    backlog.put(holding, _records(count, keys))
+    backlog.put(holding, _messages(count, keys))
     seen: dict[bytes | None, list[int]] = {}
     at_work, done = [], set[int]()
     while len(done) < count:
@@ -96,7 +100,7 @@ def test_by_key_order_is_kept_and_nothing_ahead_is_committed(
 def test_what_is_gone_begins_no_more_and_what_was_begun_counts() -> None:
     backlog = _backlog()
     holding = backlog.add(TopicPartition("t", 0), None)
-    backlog.put(holding, _records(3))
+    backlog.put(holding, _messages(3))
     work = backlog.take(0)
     assert work is not None
     backlog.drop([TopicPartition("t", 0)])
@@ -113,7 +117,7 @@ def test_what_is_gone_begins_no_more_and_what_was_begun_counts() -> None:
 def test_a_partition_that_is_full_is_told_and_one_half_empty_too() -> None:
     backlog = _backlog(queue_records=10)
     holding = backlog.add(TopicPartition("t", 0), None)
-    backlog.put(holding, _records(10))
+    backlog.put(holding, _messages(10))
     assert backlog.wait_for_room(0) == [holding]
     holding.paused = True
     assert backlog.wait_for_room(0) == []
@@ -129,7 +133,7 @@ def test_a_partition_that_is_full_is_told_and_one_half_empty_too() -> None:
 def test_a_lane_takes_more_at_once_while_records_are_quick() -> None:
     backlog = _backlog(queue_records=100)
     holding = backlog.add(TopicPartition("t", 0), None)
-    backlog.put(holding, _records(40))
+    backlog.put(holding, _messages(40))
     sizes = []
     for took_s in (0.0, 0.0, 9.0, 9.0, 9.0):
         work = backlog.take(0)
@@ -144,7 +148,7 @@ def test_room_is_free_while_a_store_commits_and_taken_again_if_that_fails() -> N
     backlog = _backlog(queue_records=10)
     holding = backlog.add(TopicPartition("t", 0), None)
     holding.lanes[0].batch_records = 6
-    backlog.put(holding, _records(10))
+    backlog.put(holding, _messages(10))
     for done, queued in ((0, 10), (2, 8), (6, 2)):
         work = backlog.take(0)
         assert work is not None

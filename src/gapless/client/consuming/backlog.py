@@ -13,6 +13,8 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from confluent_kafka import Message
+
 from gapless.client.consuming.outages import Outage
 from gapless.client.consuming.tracker import OffsetTracker
 from gapless.client.records import Record, TopicPartition
@@ -25,7 +27,7 @@ class Lane:
 
     def __init__(self, holding: Holding) -> None:
         self.holding = holding
-        self.queue: deque[Record] = deque()
+        self.queue: deque[Message] = deque()
         self.busy = False
         self.listed = False
         """Whether it is in line for a worker."""
@@ -82,11 +84,13 @@ class Holding:
 class Work:
     """Some records of a lane, for one thread. `done` tells how many of them, from the first, are done."""
 
-    __slots__ = ("done", "is_ending", "lane", "records", "told")
+    __slots__ = ("done", "is_ending", "lane", "messages", "records", "told")
 
-    def __init__(self, lane: Lane, records: Sequence[Record]) -> None:
+    def __init__(self, lane: Lane, messages: Sequence[Message]) -> None:
         self.lane = lane
-        self.records = records
+        self.messages = messages
+        self.records = Record.of_all(lane.holding.partition, messages)
+        """The same, made only now: what is made long before it is needed costs far more."""
         self.is_ending = False
         """Whether its room is given to others already."""
         self.done = 0
@@ -98,8 +102,8 @@ class Work:
         return self.lane.holding
 
 
-def _bytes(records: Iterable[Record]) -> int:
-    return sum(len(record.value) for record in records if record.value is not None)
+def _offsets(messages: Iterable[Message]) -> list[int]:
+    return list(map(Message.offset, messages))  # type: ignore[arg-type]  # those without one are errors
 
 
 class Backlog:
@@ -144,22 +148,22 @@ class Backlog:
         with self._lock:
             return any(holding.queued_records for holding in self._holdings.values())
 
-    def put(self, holding: Holding, records: Sequence[Record]) -> None:
-        """Records of one partition, in their order."""
+    def put(self, holding: Holding, messages: Sequence[Message]) -> None:
+        """Records of one partition, in their order, as librdkafka gave them."""
         with self._lock:
             if holding.gone:
                 return
-            holding.tracker.delivered([record.offset for record in records])
-            holding.queued_records += len(records)
-            holding.queued_bytes += _bytes(records)
+            holding.tracker.delivered(_offsets(messages))
+            self._count(holding, messages, 1)
             lanes = holding.lanes
             if len(lanes) == 1:
-                lanes[0].queue.extend(records)
+                lanes[0].queue.extend(messages)
             else:
-                for record in records:
+                for message, offset in zip(messages, _offsets(messages), strict=True):
+                    key = message.key()
                     # Without a key there is no order to keep: spread them.
-                    spread = record.offset if record.key is None else hash(record.key)
-                    lanes[spread % len(lanes)].queue.append(record)
+                    spread = offset if key is None else hash(key)
+                    lanes[spread % len(lanes)].queue.append(message)
             for lane in lanes:
                 self._list(lane)
 
@@ -262,35 +266,52 @@ class Backlog:
     # What workers do
 
     def take(self, timeout_s: float | None = None) -> Work | None:
-        """The next records of any lane that nobody works on; None after the time, or when all is stopped."""
+        """The next records of any lane that nobody works on; None after the time, or when all is stopped.
+
+        Raises UnreadableRecord, and then nothing begins any more: what is behind it must not overtake it.
+        """
         with self._lock:
             if not self._has_work.wait_for(lambda: self._ready or self._stopped, timeout_s) or self._stopped:
                 return None
             lane = self._ready.popleft()
             lane.busy, lane.listed = True, False
             queue = lane.queue
-            return Work(lane, [queue.popleft() for _ in range(min(len(queue), lane.batch_records))])
+            messages = [queue.popleft() for _ in range(min(len(queue), lane.batch_records))]
+        try:
+            return Work(lane, messages)
+        except Exception:
+            self.stop()
+            with self._lock:
+                self._give_back(lane, ())
+            raise
+        except BaseException:  # an interrupt; whoever pulls may go on after it
+            with self._lock:
+                self._give_back(lane, messages)
+            raise
+
+    def _give_back(self, lane: Lane, rest: Sequence[Message]) -> None:
+        """Others may take it; the rest waits again, in front. The lock is held."""
+        lane.busy = False
+        if not lane.holding.gone:
+            lane.queue.extendleft(reversed(rest))
+            self._list(lane)
+        self._tell_who_waits(lane.holding)
 
     def end(self, work: Work) -> None:
         """Only the store's commit is left: its room is free, so that others can be fetched meanwhile."""
         with self._lock:
             if not work.holding.gone and not work.is_ending:
                 work.is_ending = True
-                self._count(work.holding, work.records, -1)
+                self._count(work.holding, work.messages, -1)
                 self._tell_who_waits(work.holding)
 
     def finish(self, work: Work, took_s: float | None = None) -> None:
         """Give the lane back; what is not done waits again, in front."""
-        lane, holding = work.lane, work.holding
         with self._lock:
             self._tell(work)
             if took_s is not None:
-                self._pace(lane, len(work.records), took_s)
-            lane.busy = False
-            if not holding.gone:
-                lane.queue.extendleft(reversed(work.records[work.done :]))
-                self._list(lane)
-            self._tell_who_waits(holding)
+                self._pace(work.lane, len(work.records), took_s)
+            self._give_back(work.lane, work.messages[work.done :])
 
     def _tell_who_waits(self, holding: Holding) -> None:
         """Only if there is something to see: the partition is gone, or has room after it was full."""
@@ -310,26 +331,22 @@ class Backlog:
 
     def _tell(self, work: Work) -> None:
         holding = work.holding
-        new = (
-            work.records
-            if work.done - work.told == len(work.records)
-            else work.records[work.told : work.done]
-        )
+        new = work.messages[work.told : work.done]
         work.told = work.done
-        holding.tracker.done([record.offset for record in new])
+        holding.tracker.done(_offsets(new))
         holding.moved = holding.moved or bool(new)
         if holding.gone:
             return
         if not work.is_ending:
             self._count(holding, new, -1)
-        elif work.done < len(work.records):  # it came otherwise: they wait again
-            self._count(holding, work.records[work.done :], 1)
+        elif work.done < len(work.messages):  # it came otherwise: they wait again
+            self._count(holding, work.messages[work.done :], 1)
         work.is_ending = False
 
     @staticmethod
-    def _count(holding: Holding, records: Sequence[Record], sign: int) -> None:
-        holding.queued_records += sign * len(records)
-        holding.queued_bytes += sign * _bytes(records)
+    def _count(holding: Holding, messages: Sequence[Message], sign: int) -> None:
+        holding.queued_records += sign * len(messages)
+        holding.queued_bytes += sign * sum(map(len, messages))
 
     def _pace(self, lane: Lane, records: int, took_s: float) -> None:
         if took_s > 2 * self._batch_s:

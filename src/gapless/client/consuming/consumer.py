@@ -157,12 +157,11 @@ class Consumer:
                 pass
 
     def _work(self, processing: Processing) -> None:
-        while (work := self._backlog.take()) is not None:
-            try:
+        try:
+            while (work := self._backlog.take()) is not None:
                 processing.do(work)
-            except BaseException as error:  # noqa: BLE001 - raised by `run`, in the thread of the user
-                self._poller.fail(error)
-                return
+        except BaseException as error:  # noqa: BLE001 - raised by `run`, in the thread of the user
+            self._poller.fail(error)
 
     # Pulling
 
@@ -206,7 +205,11 @@ class Consumer:
         while True:
             rest = None if deadline is None else max(0.0, deadline - time.monotonic())
             # In short waits: a signal's handler must be able to stop the thread that waits here.
-            work = self._backlog.take(_WATCH_S if rest is None else min(rest, _WATCH_S))
+            try:
+                work = self._backlog.take(_WATCH_S if rest is None else min(rest, _WATCH_S))
+            except Exception as error:
+                self._poller.fail(error)
+                raise
             if work is None:
                 if self._poller.stopping or rest == 0.0:
                     return None

@@ -18,6 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from itertools import groupby
+from operator import itemgetter
 from typing import TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message
@@ -33,7 +35,7 @@ from gapless.client.consuming.starting import (
     is_of_rebalance,
     translate,
 )
-from gapless.client.records import Record, TopicPartition
+from gapless.client.records import TopicPartition
 from gapless.client.stores.port import StoreUnavailable
 from gapless.errors import UsageError
 
@@ -211,23 +213,19 @@ class Poller:
         return [] if message is None else [message]
 
     def _sort(self, messages: Sequence[Message]) -> None:
-        found: dict[tuple[str, int], list[Record]] = {}
-        topic, partition, records = "", -1, list[Record]()
-        errors = [error for message in messages if (error := message.error()) is not None]
+        found: dict[tuple[str, int], list[Message]] = {}
+        errors = [error for error in map(Message.error, messages) if error is not None]
         if errors:
             messages = [message for message in messages if message.error() is None]
             for error in errors:
                 self._judge(error)
-        for record in Record.of_all(messages):
-            # Messages come in runs of one partition.
-            if record.partition != partition or record.topic != topic:
-                topic, partition = record.topic, record.partition
-                records = found.setdefault((topic, partition), [])
-            records.append(record)
-        for place, records in found.items():
+        places = zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)
+        for place, run in groupby(zip(places, messages, strict=True), itemgetter(0)):
+            found.setdefault(place, []).extend(map(itemgetter(1), run))
+        for place, fetched in found.items():
             holding = self._backlog.get(place)
             if holding is not None and not holding.waiting:
-                self._backlog.put(holding, records)
+                self._backlog.put(holding, fetched)
 
     def _judge(self, error: KafkaError) -> None:
         self._last_error = error

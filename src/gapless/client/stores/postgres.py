@@ -55,6 +55,7 @@ _REFUSED = (
     errors.UndefinedTable,
     errors.InvalidSchemaName,
 )
+_IN_TRANSACTION = int(TransactionStatus.INTRANS)
 # The number of a lock that everybody takes who makes these tables.
 _MAKING_TABLES = int.from_bytes(b"gapless\0")
 
@@ -180,7 +181,8 @@ class PostgresStore(TransactionalStore):
         connection.close()
 
     def _is_open(self, transaction: Any) -> bool:
-        return _status(transaction) == TransactionStatus.INTRANS
+        # As _status does it, which is ten times slower: this is asked after every record.
+        return transaction.pgconn.transaction_status == _IN_TRANSACTION  # type: ignore[no-any-return]
 
     def _check_open(self, transaction: Any) -> None:
         if _status(transaction) == TransactionStatus.UNKNOWN:

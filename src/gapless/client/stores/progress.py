@@ -93,14 +93,13 @@ class Progress:
         """
         new: list[Record] = []
         add, end = new.append, 0
-        maker: tuple[str, bytes | None] | None = None
-        expected: tuple[str, bytes | None] | None = None
+        expected: list[tuple[str, bytes | None]] = []  # a record without headers continues no run
         stream: Stream | None = None
         for record in records:
             headers = record.headers
-            if stream is not None and len(headers) == 2 and headers[1] == expected and headers[0] == maker:
+            if headers == expected and stream is not None:
                 end += 1
-                expected = (SEQUENCE_HEADER, sequence_header(end))
+                expected[1] = (SEQUENCE_HEADER, sequence_header(end))
                 add(record)
                 continue
             if stream is not None:
@@ -114,7 +113,7 @@ class Progress:
                 end = identity.sequence + 1
                 if self._marks[identity.source, identity.incarnation].end == end:
                     stream = (identity.source, identity.incarnation)
-                    maker, expected = headers[0], (SEQUENCE_HEADER, sequence_header(end))
+                    expected = [headers[0], (SEQUENCE_HEADER, sequence_header(end))]
         if stream is not None:
             self._extend(stream, end, new[-1].offset)
         return new
