@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gapless.client.producing.direct import BufferFull
     from gapless.client.producing.producer import Producer
     from gapless.client.producing.receipts import DeliveryFailed, LeftInSpool, Receipt, StillWaiting
-    from gapless.client.records import Record, TopicPartition
+    from gapless.client.records import Record, TopicPartition, UnreadableRecord
     from gapless.client.relaying import Output, Relay, RelayFailed, RelayFenced, relay
     from gapless.client.semantics import Semantics
     from gapless.client.stores.none import NoStore
@@ -47,6 +47,7 @@ __all__ = [
     "StillWaiting",
     "StoreUnavailable",
     "TopicPartition",
+    "UnreadableRecord",
     "relay",
 ]
 
@@ -73,6 +74,7 @@ _HOMES = {
     "StillWaiting": "producing.receipts",
     "StoreUnavailable": "stores.port",
     "TopicPartition": "records",
+    "UnreadableRecord": "records",
     "relay": "relaying",
 }
 

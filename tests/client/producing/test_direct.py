@@ -322,7 +322,8 @@ def test_b7_records_go_when_the_time_is_up_or_the_batch_is_full(embedded: Kafka)
         assert time.monotonic() - began >= 4.9
 
 
-def test_an_interrupt_in_the_middle_of_a_send_leaves_the_producer_well(embedded: Kafka) -> None:
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_an_interrupt_in_the_middle_of_a_send_leaves_the_producer_well(embedded: Kafka, at_once: int) -> None:
     """Ctrl-C comes anywhere on the main thread: nothing stays locked, no sequence is used twice."""
     topic = new_topic(embedded)
     receipts: list[Receipt] = []
@@ -338,7 +339,10 @@ def test_an_interrupt_in_the_middle_of_a_send_leaves_the_producer_well(embedded:
         before = struck
         signal.setitimer(signal.ITIMER_REAL, 0.002)
         while struck == before:
-            receipts.append(producer.send(topic, b"%d" % len(receipts), partition=0))
+            if at_once == 1:
+                receipts.append(producer.send(topic, b"%d" % len(receipts), partition=0))
+            else:
+                receipts.extend(producer.send_many(topic, [b"%d" % len(receipts)] * at_once, partition=0))
 
     interrupted = 0
     timeout = signal.setitimer(signal.ITIMER_REAL, 0)  # pytest-timeout has the same clock

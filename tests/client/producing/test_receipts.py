@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless.client.producing import receipts
+from gapless.client.producing import polling, receipts
 from gapless.client.producing.draining import DrainSettling
 from gapless.client.producing.polling import Poller
 from gapless.client.producing.receipts import DeliveryFailed, LeftInSpool, Receipt, StillWaiting, Stream
@@ -88,6 +88,25 @@ def test_settling_and_waiting_at_the_same_moment_misses_nobody() -> None:
         settler.start()
         receipt.wait(10.0)
         settler.join()
+
+
+def test_callbacks_and_chores_do_not_wait_for_another_thread_that_polls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one does that is in flush()."""
+    monkeypatch.setattr(polling, "_POLL_S", 60.0)
+    told, chores = threading.Event(), threading.Semaphore(0)
+    poller = Poller({"bootstrap.servers": "127.0.0.1:1"}, "held", chores.release)
+    with poller.polling:
+        poller.start()
+        for _ in range(2):
+            assert chores.acquire(timeout=10.0)
+        receipt = Receipt(STREAM, 1, lambda _error, _receipt: told.set())
+        receipt.settle(None)
+        poller.settled(receipt)
+        assert told.wait(10.0)
+        poller._stopping = True  # else it polls, for a minute
+    poller.stop()
 
 
 @pytest.mark.parametrize("drains", [False, True])

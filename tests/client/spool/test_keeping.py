@@ -67,6 +67,20 @@ def test_a_full_spool_refuses_and_never_grows_beyond_its_bound(tmp_path: Path) -
         assert spool.next_sequence("orders", 0) == len(taken)  # a refused one leaves no gap
 
 
+@pytest.mark.parametrize("when_full", ["refuse", "block"])
+def test_nothing_goes_for_what_will_never_fit(tmp_path: Path, when_full: str) -> None:
+    with open_spool(tmp_path, max_bytes=BOUND, when_full=when_full) as spool:
+        store(spool, *[VALUE] * 20)
+        spool.note_sent(20)
+        for _ in range(2):
+            with pytest.raises(SpoolFull, match="will never fit"):
+                spool.append_many("orders", 0, [VALUE] * 50)
+        assert (spool.first, len(read_everything(spool))) == (0, 20)
+        spool.wait_stored(spool.append_many("orders", 0, [VALUE] * 30)[-1])  # for this, what was sent goes
+        assert spool.first > 0
+        assert spool.stored == 50
+
+
 @pytest.mark.parametrize("group", [1, 5, 30])
 @pytest.mark.parametrize("together", [True, False])
 def test_what_was_sent_makes_room_for_ever(tmp_path: Path, group: int, together: bool) -> None:

@@ -105,6 +105,19 @@ class SpoolMachine(RuleBasedStateMachine):
         assert (ticket.position, ticket.sequence) == (len(self.stored) + len(self.pending), sequence)
         self.pending.append(((topic, partition, value), ticket))
 
+    @rule(
+        records=st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=60)), min_size=1, max_size=5),
+        apart=st.booleans(),
+    )
+    def append_many(self, records: list[tuple[int, bytes]], apart: bool) -> None:
+        partitions = [partition if apart else records[0][0] for partition, _ in records]
+        values = [value for _, value in records]
+        tickets = self.spool.append_many("a", partitions if apart else partitions[0], values)
+        for ticket, partition, value in zip(tickets, partitions, values, strict=True):
+            sequence = sum(sent[:2] == ("a", partition) for sent in self.everything())
+            assert (ticket.position, ticket.sequence) == (len(self.everything()), sequence)
+            self.pending.append((("a", partition, value), ticket))
+
     def everything(self) -> list[Sent]:
         return self.stored + [sent for sent, _ in self.pending]
 

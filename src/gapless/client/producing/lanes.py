@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaError, Message
 
 from gapless.client.formats import SOURCE_HEADER, source_header
-from gapless.client.producing.partitions import Partitions
+from gapless.client.producing.partitions import STEP_RECORDS, Partitions
 from gapless.client.producing.receipts import Receipt, Stream
 from gapless.client.records import Headers
 
@@ -91,10 +91,10 @@ class Runs(dict[str, Lane]):
         lane = self[topic] = self._lanes[topic, self._partitions.go_on(topic)]
         return lane
 
-    def look(self, lane: Lane) -> None:
-        """After some records: is the run over, if they were of one?"""
+    def look(self, lane: Lane, records: int = STEP_RECORDS) -> None:
+        """After so many records: is the run over, if they were of one?"""
         topic = lane.topic
         if self.get(topic) is lane:
-            partition = self._partitions.go_on(topic)
+            partition = self._partitions.go_on(topic, records)
             if partition != lane.partition:
                 self[topic] = self._lanes[topic, partition]

@@ -7,7 +7,8 @@ the safe side.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from gapless.client.formats import INCARNATION_BYTES
@@ -30,6 +31,18 @@ class SizeLimit:
         except (TypeError, ValueError):
             raise UsageError(f"property message.max.bytes={given!r} cannot be understood") from None
         self._room_bytes = self.max_bytes - _RECORD_BYTES - _IDENTITY_BYTES - len(source)
+
+    def check_all(
+        self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, headers: Headers | None
+    ) -> None:
+        """As `check` for each; where the largest of all fits, that is one."""
+        largest = max(filter(None, values), key=len, default=None)
+        largest_key = max(filter(None, keys or ()), key=len, default=None)
+        try:
+            self.check(largest, largest_key, headers)
+        except UsageError:
+            for value, key in zip(values, keys or repeat(None)):  # noqa: B905  # the other has no end
+                self.check(value, key, headers)
 
     def check(self, value: bytes | None, key: bytes | None, headers: Headers | None) -> None:
         """Refuse a record that librdkafka would refuse."""

@@ -77,9 +77,9 @@ class _Topic:
         self.left = 0
         self.until_s = 0.0
 
-    def go_on(self) -> int:
-        """Where the next step of the run goes."""
-        self.left -= STEP_RECORDS
+    def go_on(self, records: int = STEP_RECORDS) -> int:
+        """Where the next step of the run goes, when so many records have gone on it since the last one."""
+        self.left -= records
         if self.left < 0 or _clock() > self.until_s:
             self.current = (self.current + 1) % self.count
             self.left = RUN_RECORDS - STEP_RECORDS
@@ -120,9 +120,9 @@ class Partitions:
         known.taken = taken = known.taken + 1
         return known.current if taken % STEP_RECORDS else known.go_on()
 
-    def go_on(self, topic: str) -> int:
-        """The partition of the next STEP_RECORDS records without a key: one call instead of many."""
-        return (self._topics.get(topic) or self._learn(topic)).go_on()
+    def go_on(self, topic: str, records: int = STEP_RECORDS) -> int:
+        """The partition of the next `records` without a key: one call instead of many."""
+        return (self._topics.get(topic) or self._learn(topic)).go_on(records)
 
     def check(self, topic: str, partition: int) -> int:
         """A partition of the caller's own choice; asks the cluster again if it seems not to exist."""

@@ -182,7 +182,7 @@ class Poller:
         while not self._stopping:
             self._run_callbacks()
             self._chore()
-            if self._busy:
+            if self._busy or self.polling.locked():  # to wait for its lock would hold up callbacks and chores
                 self._busy = False
                 self._awake.wait(_STAY_AWAY_S)
             elif not self._callbacks:

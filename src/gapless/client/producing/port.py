@@ -7,7 +7,7 @@ The sender chooses its partition, and gives it the next sequence there, as calls
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gapless.client.producing.partitions import Partitions
@@ -69,6 +69,22 @@ class Sender(Protocol):
         """Take a record, for a partition of its own choice if none is given.
 
         Raises, having taken nothing, if it cannot.
+        """
+        ...
+
+    def send_many(
+        self,
+        topic: str,
+        partition: int | None,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> Sequence[Receipt]:
+        """Take records for one topic, in their order; `keys`, if given, are as many.
+
+        From a spool's `always` on: all of them, or it raises and none. Else one after the other.
         """
         ...
 

@@ -12,7 +12,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from gapless.client.producing.port import OnDelivery
 from gapless.client.producing.receipts import Receipt, StillWaiting, Stream
@@ -98,6 +98,25 @@ class Settling:
         if self._ended is not None:  # while we took it: `end` may not have seen its callback
             self.end(self._ended)
         return receipt
+
+    def receipts(
+        self, streams: Iterable[Stream], take: Callable[[], Sequence[Ticket]], on_delivery: OnDelivery | None
+    ) -> list[SpooledReceipt]:
+        """Receipts for the records that `take` puts into the spool together."""
+
+        def of_all(tickets: Sequence[Ticket]) -> list[SpooledReceipt]:
+            each = zip(streams, tickets, strict=True)
+            return [SpooledReceipt(self, stream, ticket, on_delivery) for stream, ticket in each]
+
+        if on_delivery is None:
+            return of_all(take())
+        with self._ordering:
+            receipts = of_all(take())
+            with self._lock:
+                self._callbacks.extend(receipts)
+        if self._ended is not None:  # as above
+            self.end(self._ended)
+        return receipts
 
     def judge(self, receipt: SpooledReceipt) -> None:
         """Settle a receipt if it can be said what became of it. From any thread."""

@@ -8,13 +8,14 @@ yet noted locally, with the same identities in the same partitions: readers that
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from gapless.client.producing.draining import Drain, DrainSettling
-from gapless.client.producing.limits import SizeLimit
+from gapless.client.producing.intake import Intake
 from gapless.client.producing.partitions import Partitions
 from gapless.client.producing.polling import Poller
 from gapless.client.producing.port import OnDelivery
-from gapless.client.producing.receipts import LeftInSpool, Receipt, Stream
+from gapless.client.producing.receipts import LeftInSpool, Receipt
 from gapless.client.producing.settings import Settings
 from gapless.client.producing.upkeep import Promised, Sealer, Upkeep
 from gapless.client.records import Headers
@@ -33,13 +34,11 @@ class SpoolingSender:
     def __init__(self, settings: Settings, spool: Spool) -> None:
         self.spool = spool
         self.incarnation = spool.incarnation
-        self._source = settings.source
-        self._size_limit = SizeLimit(settings.properties, settings.source)
         self._stopped: GaplessError | None = None
-        self._streams: dict[tuple[str, int], Stream] = {}
         self.poller = Poller(settings.librdkafka(), f"poll-{settings.source}", self._chore)
         self.partitions = Partitions(self.poller.count_partitions, settings.spool)
         self._settling = DrainSettling(spool, self.poller)
+        self._intake = Intake(spool, settings.source, settings.properties, self.partitions, self._settling)
         self._promised = Promised(settings.source)
         self._promised.recover(spool.incarnation, spool.sequences_at(spool.sent))
         self._drain = Drain(
@@ -90,17 +89,22 @@ class SpoolingSender:
         """Take a record into the spool."""
         if self._stopped is not None:
             raise self._stopped
-        self._size_limit.check(value, key, headers)
-        where = self.partitions.choose(topic, key) if partition is None else partition
-        stream = self._streams.get((topic, where))
-        if stream is None:
-            stream = self._streams[topic, where] = Stream(self._source, self.incarnation, topic, where)
-        made_at_ms = timestamp_ms or time.time_ns() // 1_000_000
-        return self._settling.receipt(
-            stream,
-            lambda: self.spool.append(topic, where, value, key, headers or (), made_at_ms),
-            on_delivery,
-        )
+        return self._intake.take(topic, partition, value, key, headers, timestamp_ms, on_delivery)
+
+    def send_many(
+        self,
+        topic: str,
+        partition: int | None,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> Sequence[Receipt]:
+        """Take records into the spool together."""
+        if self._stopped is not None:
+            raise self._stopped
+        return self._intake.take_many(topic, partition, values, keys, headers, timestamp_ms, on_delivery)
 
     def flush(self, timeout_s: float | None) -> int:
         self.poller.refuse_in_callback("flush")

@@ -16,18 +16,18 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaException
 
 from gapless.client.producing.asking import Asking
 from gapless.client.producing.claiming import Claimant
-from gapless.client.producing.limits import SizeLimit
+from gapless.client.producing.intake import Intake
 from gapless.client.producing.ownership import fingerprint
 from gapless.client.producing.partitions import Partitions
 from gapless.client.producing.port import OnDelivery
-from gapless.client.producing.receipts import LeftInSpool, Receipt, Stream
+from gapless.client.producing.receipts import LeftInSpool, Receipt
 from gapless.client.producing.seals import Promises
 from gapless.client.producing.session import TRANSACTION_TIMEOUT_MS, Ended, Session
 from gapless.client.producing.settling import Settling
@@ -72,17 +72,16 @@ class TransactionalSender:
         """What keeps records from being sent at the moment, in one line; they wait in the spool."""
         self._failure: GaplessError | None = None
         self._source = source
-        self._size_limit = SizeLimit(properties, source)
         self._transaction_s = _checked_transaction_ms(transaction_ms, properties) / 1000
         self._transaction_records = transaction_records
         self._seal_every_s = seal_every_s
         self._keep_alive_s = keep_alive_s
         self._patience_s = patience_s
         self._start_wait_s = start_wait_s
-        self._streams: dict[tuple[str, int], Stream] = {}
         self._asking = Asking(properties)
         self.partitions = Partitions(self._asking.count_partitions, spool.path)
         self._settling = Settling(spool)
+        self._intake = Intake(spool, source, properties, self.partitions, self._settling)
         self._promises = Promises(source, spool.incarnation)
         self._claimant = Claimant(
             spool,
@@ -149,25 +148,30 @@ class TransactionalSender:
         on_delivery: OnDelivery | None,
     ) -> Receipt:
         """Take a record into the spool."""
+        self._check_can_take()
+        return self._intake.take(topic, partition, value, key, headers, timestamp_ms, on_delivery)
+
+    def send_many(
+        self,
+        topic: str,
+        partition: int | None,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> Sequence[Receipt]:
+        """Take records into the spool together."""
+        self._check_can_take()
+        return self._intake.take_many(topic, partition, values, keys, headers, timestamp_ms, on_delivery)
+
+    def _check_can_take(self) -> None:
         if self._failure is not None:
             raise self._failure
         if self._ending.is_set():
             raise UsageError("the producer is closed")
-        self._size_limit.check(value, key, headers)
         if self.spool.may_block:
             self._refuse_in_callback("send")  # room in the spool is what the thread that we are on makes
-        if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000  # when it was made, however long it lies in the spool
-        where = self.partitions.choose(topic, key) if partition is None else partition
-        stream = self._streams.get((topic, where))
-        if stream is None:
-            stream = Stream(self._source, self.incarnation, topic, where)
-            stream = self._streams.setdefault((topic, where), stream)
-        return self._settling.receipt(
-            stream,
-            lambda: self.spool.append(topic, where, value, key, headers or (), timestamp_ms),
-            on_delivery,
-        )
 
     def flush(self, timeout_s: float | None) -> int:
         """Wait until all that was taken before is committed."""

@@ -23,8 +23,9 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from struct import Struct, pack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
@@ -180,18 +181,29 @@ def encode_declared(streams: Sequence[Stream]) -> bytes:
 
 
 class Rows(NamedTuple):
-    """Records that wait, by column."""
+    """Records by column: much smaller than one by one, and quicker to encode."""
 
-    streams: tuple[int, ...]
-    sequences: tuple[int, ...]
-    timestamps: tuple[int, ...]
-    keys: tuple[bytes | None, ...]
-    values: tuple[bytes | None, ...]
-    headers: tuple[bytes, ...]
+    streams: Sequence[int] = ()
+    sequences: Sequence[int] = ()
+    timestamps: Sequence[int] = ()
+    keys: Sequence[bytes | None] = ()
+    values: Sequence[bytes | None] = ()
+    headers: Sequence[bytes] = ()
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Rows:
         return cls(*zip(*rows, strict=True))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """All in one, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(*(tuple(chain.from_iterable(columns)) for columns in zip(*parts, strict=True)))
+
+    def slice(self, first: int, end: int) -> Rows:
+        columns: Any = [column[first:end] for column in self]
+        return Rows(*columns)
 
     def last_sequences(self) -> dict[int, int]:
         """Of each stream that they belong to, by its id."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from gapless.client.records import Headers
 from gapless.client.spool.errors import SpoolError
@@ -35,6 +36,34 @@ class Ticket:
     def failure(self) -> SpoolError | None:
         """Why the record is not stored and never will be: its position then goes to another record."""
         return self.group.failure
+
+
+class Tickets(Sequence[Ticket]):
+    """Of records that follow each other in the spool; each is made when somebody asks for it."""
+
+    __slots__ = ("_group", "_position", "_sequences")
+
+    def __init__(self, group: Group, position: int, sequences: Sequence[int]) -> None:
+        self._group = group
+        self._position = position
+        self._sequences = sequences
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    @overload
+    def __getitem__(self, index: int) -> Ticket: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Ticket]: ...
+    def __getitem__(self, index: int | slice) -> Ticket | list[Ticket]:
+        numbers = range(len(self._sequences))
+        if isinstance(index, slice):
+            return [self[each] for each in numbers[index]]
+        ticket, number = Ticket(), numbers[index]
+        ticket.group = self._group
+        ticket.position = self._position + number
+        ticket.sequence = self._sequences[number]
+        return ticket
 
 
 class Spooled(NamedTuple):

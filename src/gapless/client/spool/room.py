@@ -36,6 +36,8 @@ class Room:
         self._block_s = block_s
         self._granted_before = 0
         self._free_bytes = 0
+        self._most_bytes = 0
+        """What an empty spool has room for."""
         self._in_flight_bytes = 0
         self.is_shut = False
 
@@ -51,7 +53,8 @@ class Room:
             # The streams may be declared in a block and in a new segment's head, before that of the pending.
             overhead = _FIXED_BYTES + 2 * streams.declared_bytes
             taken = segments.size_bytes + self._in_flight_bytes + pending.size_bytes
-            self._free_bytes = self._max_bytes - taken - overhead
+            self._most_bytes = self._max_bytes - overhead
+            self._free_bytes = self._most_bytes - taken
             room = min(room, self._free_bytes)
         pending.granted_bytes = self._granted_before = -1 if self.is_shut else room
 
@@ -72,15 +75,19 @@ class Room:
         """After a count. A record larger than what may be pending fits when it is alone."""
         if size > blocks.MAX_RECORD_BYTES:
             raise UsageError(
-                f"a record of {size} bytes is too large: a spool takes up to {blocks.MAX_RECORD_BYTES}"
+                f"{size} bytes are too many for one call: a spool takes up to {blocks.MAX_RECORD_BYTES}"
             )
         if size <= pending.granted_bytes:
             return True
-        return not pending.rows and not self.is_bounded_for(size)
+        return pending.end == pending.first and not self.is_bounded_for(size)
 
     def is_bounded_for(self, size: int) -> bool:
         """Whether it is the user's bound that leaves no room."""
         return self._max_bytes is not None and size > self._free_bytes
+
+    def never_fits(self, size: int) -> bool:
+        """Whether the user's bound leaves no room whatever is sent and deleted."""
+        return self._max_bytes is not None and size > self._most_bytes
 
     @property
     def may_block(self) -> bool:
@@ -96,10 +103,15 @@ class Room:
         """How long to wait until something was sent; raises SpoolFull where that cannot help."""
         max_bytes = self._max_bytes or 0
         remaining = None if deadline is None else deadline - time.monotonic()
+        if self.never_fits(size):
+            raise SpoolFull(
+                f"the spool {path} may have {max_bytes} bytes: {size} at once will never fit,"
+                f" give fewer records at once or raise its bound"
+            )
         waits = self._blocks and size <= max_bytes // 2
         if not waits or (remaining is not None and remaining <= 0):
             raise SpoolFull(
                 f"the spool {path} is full ({written_bytes} of {max_bytes} bytes) until more of it is sent:"
-                f" a record of {size} bytes was refused"
+                f" {size} more were refused"
             )
         return remaining

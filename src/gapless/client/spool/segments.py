@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from gapless.client.spool import blocks
-from gapless.client.spool.blocks import Row, Rows, Stream
+from gapless.client.spool.blocks import Rows, Stream
 from gapless.client.spool.disk import Disk
 from gapless.client.spool.errors import NotKept, SpoolDamaged
 from gapless.client.spool.scan import Scan, list_segments, segment_name
@@ -103,19 +103,18 @@ class Segments:
 
     # Writing
 
-    def write(self, first: int, rows: list[Row], streams: Streams) -> int:
+    def write(self, first: int, rows: Rows, streams: Streams) -> int:
         """Make a group durable; its size, which `grow` counts when the spool has noted that it is stored.
 
         OSError if that failed, and then it is as if it had never been tried.
         """
-        columns = Rows.of(rows)
-        last = {streams.by_id[id_]: sequence for id_, sequence in columns.last_sequences().items()}
+        last = {streams.by_id[id_]: sequence for id_, sequence in rows.last_sequences().items()}
         if self._fd < 0 or self.all[-1].size_bytes >= self._segment_bytes:
             self._begin(first, streams.all())
         segment = self.all[-1]
         new = [stream for stream in last if stream.declared_in != segment.first]
-        body = blocks.encode_body(new, columns)
-        header = blocks.encode_header(self._seed, first, len(rows), body)
+        body = blocks.encode_body(new, rows)
+        header = blocks.encode_header(self._seed, first, len(rows.values), body)
         self._write_durably(segment, [header, body])
         for stream, sequence in last.items():
             stream.declared_in = segment.first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gapless.client.formats import INCARNATION_BYTES
 from gapless.client.spool.blocks import Stream
@@ -37,6 +37,24 @@ class Streams:
         stream = self._new(self.incarnation, topic, partition)
         self.own[topic, partition] = stream
         return stream
+
+    def next_of(
+        self, topic: str, partitions: int | Sequence[int], count: int
+    ) -> tuple[Sequence[int], Sequence[int], dict[Stream, int]]:
+        """For records that come together: stream and sequence of each, and what follows in each stream."""
+        if isinstance(partitions, int):
+            stream = self.own[topic, partitions]
+            end = stream.next_sequence + count
+            return (stream.id,) * count, range(stream.next_sequence, end), {stream: end}
+        streams = {partition: self.own[topic, partition] for partition in set(partitions)}
+        following = {partition: stream.next_sequence for partition, stream in streams.items()}
+        sequences = []
+        for partition in partitions:
+            sequence = following[partition]
+            sequences.append(sequence)
+            following[partition] = sequence + 1
+        ids = [streams[partition].id for partition in partitions]
+        return ids, sequences, {streams[partition]: end for partition, end in following.items()}
 
     def foreign(self, incarnation: bytes | None, topic: str, partition: int, sequence: int | None) -> Stream:
         """The stream of a record that has its sequence already."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from gapless.client.records import Headers
-from gapless.client.spool.blocks import NO_TIMESTAMP, Row, Stream, decode_headers
+from gapless.client.spool.blocks import NO_TIMESTAMP, Rows, Stream, decode_headers
 from gapless.client.spool.group import Group
 from gapless.client.spool.records import Spooled
 
@@ -31,9 +31,11 @@ class Tail:
             self._forget_first()
 
     def _forget_first(self) -> None:
-        self._size_bytes -= self._groups.popleft().size_bytes
+        group = self._groups.popleft()
+        self._size_bytes -= group.size_bytes
+        group.forget_records()
 
-    def rows(self, position: int, max_records: int) -> list[tuple[int, list[Row]]]:
+    def rows(self, position: int, max_records: int) -> list[tuple[int, Rows]]:
         """(position, rows) from there on; empty if memory does not reach back so far."""
         if not self._groups or position < self._groups[0].first:
             return []
@@ -41,23 +43,23 @@ class Tail:
         for group in self._groups:
             if position >= group.end:
                 continue
-            rows = group.rows[position - group.first : position - group.first + max_records]
-            found.append((position, rows))
-            position += len(rows)
-            max_records -= len(rows)
+            first, end = position, min(group.end, position + max_records)
+            found.append((first, group.columns().slice(first - group.first, end - group.first)))
+            position = end
+            max_records -= end - first
             if not max_records:
                 break
         return found
 
 
-def to_records(
-    runs: list[tuple[int, list[Row]]], streams: dict[int, Stream], max_bytes: int
-) -> list[Spooled]:
+def to_records(runs: list[tuple[int, Rows]], streams: dict[int, Stream], max_bytes: int) -> list[Spooled]:
     """As they would be read from disk: at least one, then as many as the bytes allow."""
     records: list[Spooled] = []
     size = 0
     for first, rows in runs:
-        for position, (id_, sequence, timestamp, key, value, encoded) in enumerate(rows, first):
+        for position, (id_, sequence, timestamp, key, value, encoded) in enumerate(
+            zip(*rows, strict=True), first
+        ):
             size += len(value or b"") + len(key or b"")
             if records and size > max_bytes:
                 return records
