@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gapless.errors import GaplessError
-from gapless.java import Java
+from gapless.java import Java, find_java
 from gapless.pipeline import SparkMissing, session, spark_session
 
 
@@ -44,6 +44,13 @@ def test_jars_and_options_of_the_users_come_to_ours(master: str, tmp_path: Path)
     assert settings["spark.driver.extraJavaOptions"].endswith(" -Dmine=1")
     assert settings["spark.ui.enabled"] == "true"
     assert ("spark.driver.host" in settings) == master.startswith("local")
+
+
+@pytest.mark.parametrize("driver_memory", ["512m", "1g", "4g"])
+def test_a_short_lived_session_starts_with_any_memory_of_the_driver(driver_memory: str) -> None:
+    command = [str(find_java().executable), f"-Xmx{driver_memory}", *session.SHORT_LIVED, "-version"]
+    started = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (started.returncode, "warning" in started.stderr) == (0, False), started.stderr
 
 
 def test_the_pipeline_can_be_imported_without_loading_spark() -> None:

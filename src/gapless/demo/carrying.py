@@ -4,7 +4,7 @@
 
 The everyday pipeline writes each batch with Spark's own sinks. The other one is a Gapless pipeline. Commands
 on stdin: `stop when written`: both come to the moment between a batch's end in its sinks and Spark's note of
-it, and stay there, to be killed; `finish`: carry what is left; `audit`: judge both sides.
+it, and stay there, to be killed; `finish`: carry what is left; `audit SIDE`: judge a side that has finished.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ class EverydayPipeline:
         self._query.processAllAvailable()
         self._tell()
         self._query.stop()
+        tell(event=f"finished {self._side.name}")
 
     def _start(self) -> StreamingQuery:
         orders = (
@@ -165,7 +166,7 @@ class GaplessPipeline:
             transform=TransformSettings(sql=_PRICED),
             dedup=Dedup(by="identity"),
         )
-        self._carried = rows_in(spark, side.table)
+        self._carried = rows_in(side.table)
         self._pipeline = Pipeline(self._definition, spark=spark)
         self._thread = threading.Thread(target=self._or_fail, args=(self._pipeline, False), daemon=True)
         self._thread.start()
@@ -178,6 +179,7 @@ class GaplessPipeline:
         self._thread.join()
         if self._carried < self._orders:  # whatever became of them: nothing must be left
             self._or_fail(Pipeline(self._definition, spark=self._spark), True)
+        tell(event=f"finished {self._side.name}")
 
     def _or_fail(self, pipeline: Pipeline, once: bool) -> None:
         try:
@@ -193,8 +195,12 @@ class GaplessPipeline:
         self._moment.come(lambda: progress.rows_in > 0)
 
 
-def rows_in(spark: SparkSession, table: Path) -> int:
-    return int(spark.read.format("delta").load(str(table)).count()) if table.exists() else 0
+def rows_in(table: Path) -> int:
+    """By the table's log: Spark would take seconds for its first count, and this driver has just started."""
+    files = (table / "_delta_log").glob("*.json")
+    actions = (json.loads(line) for file in files for line in file.read_text().splitlines())
+    commits = (each["commitInfo"]["operationMetrics"] for each in actions if "commitInfo" in each)
+    return sum(int(each.get("numOutputRows", 0)) for each in commits)
 
 
 def _priced(batch: DataFrame) -> DataFrame:
@@ -245,10 +251,17 @@ def main() -> None:
         "gapless demo",
         master="local[2,4]",
         short_lived=given["short"],
-        config={"spark.sql.adaptive.enabled": "false"},
+        config={
+            "spark.sql.adaptive.enabled": "false",
+            # Both sides at a time are work enough for two cores; each more task is only another start.
+            "spark.sql.shuffle.partitions": "1",
+            # Nobody will look for values in these tables.
+            "spark.databricks.delta.stats.collect": "false",
+        },
     )
     orders, moment = given["orders"], Moment()
-    most = orders // given["batches"]
+    # Some more: what the everyday side has twice should not need a batch of its own.
+    most = orders * 11 // 10 // given["batches"]
     theirs = EverydayPipeline(spark, everyday, bootstrap, most, moment)
     ours = GaplessPipeline(spark, gapless, bootstrap, most, moment, orders)
     tell(event="running")
@@ -257,25 +270,21 @@ def main() -> None:
         if command == "stop when written":
             moment.ask()
         elif command == "finish":
-            _at_a_time([theirs.finish, ours.finish])
-            tell(event="finished")
-        elif command == "audit":
-            _at_a_time([partial(judge, spark, side, bootstrap) for side in (everyday, gapless)])
+            for pipeline in (theirs, ours):
+                _aside(pipeline.finish)
+        elif command.startswith("audit "):
+            _aside(partial(judge, spark, Side(command.removeprefix("audit "), folder), bootstrap))
 
 
-def _at_a_time(works: list[Callable[[], None]]) -> None:
-    def or_fail(work: Callable[[], None]) -> None:
+def _aside(work: Callable[[], None]) -> None:
+    def or_fail() -> None:
         try:
             work()
         except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
             tell(failed=str(error))
             os._exit(1)
 
-    threads = [threading.Thread(target=or_fail, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    threading.Thread(target=or_fail, daemon=True).start()
 
 
 if __name__ == "__main__":

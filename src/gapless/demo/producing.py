@@ -1,7 +1,5 @@
 """A shop of the demo: sends numbered orders at a steady rate, and goes on where it was when it was killed.
 
-After the first few it waits to be told to go on. From a command line:
-
     python -m gapless.demo.producing '{"side": "gapless", "source": "shop-1", "bootstrap": ..., ...}'
 
 The everyday one sends with acks=1 and remembers in a file, each second, up to where all was acknowledged.
@@ -15,10 +13,8 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from queue import Queue
 
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import Producer as BareProducer
@@ -41,32 +37,24 @@ from gapless.testing.quiet import quiet_logger
 
 _INCARNATION = b"everyday"
 _FLUSH_S = 60.0
-_FIRST = 60
-_AT_ONCE = 20
+_AT_ONCE = 100
 
 
 class Pace:
-    """The first ones at once; then, when told to, so many a second."""
+    """So many a second."""
 
-    def __init__(self, per_s: float, asked: Queue[str]) -> None:
+    def __init__(self, per_s: float) -> None:
         self._per_s = per_s
-        self._asked = asked
-        self._began_s = 0.0
-        self._count = -_FIRST
+        self._began_s = time.monotonic()
+        self._count = 0
 
-    def next(self, rest: Callable[[], None]) -> None:
-        """Wait for the next one's time. `rest` is called before the long wait after the first ones."""
-        self._count += 1
-        if self._count < 0:
-            return
-        if self._count == 0:
-            rest()
-            self._asked.get()
-            self._began_s = time.monotonic()
+    def next(self) -> None:
+        """Wait for the next one's time."""
         if self._count % _AT_ONCE == 0:
             early_s = self._began_s + self._count / self._per_s - time.monotonic()
             if early_s > 0:
                 time.sleep(early_s)
+        self._count += 1
 
 
 class EverydayShop:
@@ -87,7 +75,7 @@ class EverydayShop:
     def run(self, orders: int, pace: Pace) -> None:
         told, saved = NowAndThen(), NowAndThen(1.0)
         for number in range(self._all_before, orders):
-            pace.next(self._settle)
+            pace.next()
             self._send(number)
             self._producer.poll(0)
             if told.is_due():
@@ -95,13 +83,10 @@ class EverydayShop:
                 self._seal()
             if saved.is_due():
                 self._save()
-        self._settle()
-        self._ledger.flush(_FLUSH_S)
-
-    def _settle(self) -> None:
         self._producer.flush(_FLUSH_S)
         self._seal()
         self._tell()
+        self._ledger.flush(_FLUSH_S)
 
     def _send(self, number: int) -> None:
         headers: list[tuple[str, str | bytes | None]] = [
@@ -169,13 +154,8 @@ def run_gapless(side: Side, source: str, bootstrap: str, orders: int, pace: Pace
             tell(acknowledged=number + 1)
 
     with Producer(bootstrap, source, "exactly-once", spool=spool, seal_every_s=2) as producer:
-
-        def settle() -> None:
-            left = producer.flush(_FLUSH_S)
-            tell(acknowledged=status(spool).stored - left)
-
         for number in range(status(spool).stored, orders):
-            pace.next(settle)
+            pace.next()
             producer.send(
                 side.orders,
                 order(source, number),
@@ -183,12 +163,14 @@ def run_gapless(side: Side, source: str, bootstrap: str, orders: int, pace: Pace
                 partition=partition_of(number),
                 on_delivery=partial(on_delivery, number),
             )
-        settle()
+        left = producer.flush(_FLUSH_S)
+        tell(acknowledged=status(spool).stored - left)
 
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    pace = Pace(given["per_s"], commands())
+    commands()  # there are none: but it ends with its parent
+    pace = Pace(given["per_s"])
     side, source = Side(given["side"], Path(given["folder"])), given["source"]
     if side.name == EVERYDAY:
         EverydayShop(side, source, given["bootstrap"]).run(given["orders"], pace)

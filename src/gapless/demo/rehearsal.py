@@ -3,7 +3,8 @@
     python -m gapless.demo.rehearsal
 
 When it ends, Java writes down the classes that it has used (see `gapless.pipeline.class_archive`). It carries
-some records from a topic into another one and two tables, so that these are the classes of a usual pipeline.
+some records from a topic into another one and two tables, repeats some with Spark's own sink, and lets an
+audit find them, so that these are the classes of a usual pipeline, and of all that the demo does.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from gapless.audit.auditing import Auditor
+from gapless.audit.carried import Matching
+from gapless.audit.tables import SinkSpec
+from gapless.client import Producer
 from gapless.errors import GaplessError
 from gapless.java import find_java
 from gapless.pipeline import Definition, Pipeline, require_spark, spark_session
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RECORDS = 300
+_TOPIC, _COPY = "rehearsal", "rehearsed"
 _WRITE_S = 120.0
 _REQUEST_S = 30.0
 
@@ -39,8 +44,10 @@ bootstrap = "{bootstrap}"
 topics = ["rehearsal"]
 value = "json"
 schema = "id BIGINT"
+[dedup]
+by = "identity"
 [transform]
-sql = "SELECT CAST(id AS STRING) AS key, CAST(id * 2 AS STRING) AS value FROM records"
+sql = "SELECT key, headers, partition, offset, to_json(struct(id)) AS value FROM records"
 [[sinks]]
 type = "kafka"
 topic = "rehearsed"
@@ -65,6 +72,8 @@ def rehearse() -> Path | None:
         _fill(broker.bootstrap)
         text = _DEFINITION.format(bootstrap=broker.bootstrap)
         Pipeline(Definition.parse(text, "rehearsal.toml", Path(folder)), spark=spark).run(once=True)
+        _repeat(spark, broker.bootstrap)
+        _audit(spark, broker.bootstrap, Path(folder))
     _end_java(spark)
     if not unfinished.is_file():
         return None
@@ -77,13 +86,28 @@ def rehearse() -> Path | None:
 
 def _fill(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    made = admin.create_topics([NewTopic(name, 2, 1) for name in ("rehearsal", "rehearsed")])
+    made = admin.create_topics([NewTopic(name, 2, 1) for name in (_TOPIC, _COPY)])
     for each in made.values():
         each.result(_REQUEST_S)
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for number in range(RECORDS):
-        producer.produce("rehearsal", b'{"id": %d}' % number, partition=number % 2)
-    producer.flush(_REQUEST_S)
+    with Producer(bootstrap, "rehearsal", "at-least-once") as producer:
+        for number in range(RECORDS):
+            producer.send(_TOPIC, b'{"id": %d}' % number, key=str(number))
+
+
+def _repeat(spark: SparkSession, bootstrap: str) -> None:
+    """With Spark's own sink, which nobody keeps from it."""
+    usual = {"kafka.bootstrap.servers": bootstrap, "includeHeaders": "true"}
+    copied = spark.read.format("kafka").options(**usual, subscribe=_COPY).load()
+    again = copied.filter("offset % 10 < 3").select("key", "value", "headers")
+    again.write.format("kafka").options(**usual, topic=_COPY).save()
+
+
+def _audit(spark: SparkSession, bootstrap: str, folder: Path) -> None:
+    auditor = Auditor(spark, bootstrap, _TOPIC)
+    auditor.look()
+    tables = [SinkSpec(kind, str(folder / kind)) for kind in ("delta", "parquet")]
+    auditor.look_into(tables, Matching(), None)
+    auditor.look_into([SinkSpec("kafka", _COPY)], Matching(by="key"), None)
 
 
 def _end_java(spark: SparkSession) -> None:

@@ -29,7 +29,7 @@ _AUDIT_S = 600.0
 _STANDSTILL_S = 300.0
 _QUIET_S = 10.0
 _LOOK_S = 0.2
-_LOOK_AT_BROKERS_S = 0.6
+_LOOK_AT_BROKERS_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Plan:
 
     folder: Path
     seed: int
-    orders: int = 500_000
+    orders: int
     """On each side, from all shops together."""
-    seconds: float = 60.0
+    seconds: float
     """In which they are sent, if nothing holds them up."""
-    batches: int = 8
+    batches: int
     """Of the pipelines, at least."""
     short: bool = False
     """Whether Java should rather start quickly than run fast."""
@@ -168,20 +168,11 @@ class Scene:
         for child in self._children:
             self._stack.callback(child.kill)  # before it starts: an interrupt may come at any moment
             child.start()
-        # A driver is slow with its first batch. What came meanwhile would be carried as one heap.
-        self._until(
-            lambda: all(self._progress(side).carried for side in self._sides),
-            "Spark starts, and carries the first orders",
-            _START_S,
-        )
-        for child in self._producers.values():
-            child.ask("go")
         self._watcher.line(
             f"on each side {plan.per_shop * len(SOURCES):,} orders, "
             f"{len(SOURCES)} producers, a consumer, a Spark pipeline"
         )
         self._send_through_faults()
-        self._come_to_rest()
         reports = self._judged()
         return Result(
             plan,
@@ -215,35 +206,35 @@ class Scene:
                 self._is_over.set()
                 raise
 
-    def _come_to_rest(self) -> None:
-        """All that was sent is billed and carried, as far as it ever will be."""
-        self._driver.ask("finish")
-        self._until(
-            lambda: self._driver.heard("finished") and self._is_billed(), "the rest is carried", _FINISH_S
-        )
-        for child in self._consumers.values():
-            child.kill()
-
-    def _is_billed(self) -> bool:
-        """All that there is. Who does not come to say so has billed nothing for a while."""
-        now_s, orders = time.monotonic(), self._plan.per_shop * len(SOURCES)
-        said = {
-            EVERYDAY: self._consumers[EVERYDAY].said.get("is_at_end", False),
-            GAPLESS: self._progress(GAPLESS).billed >= orders,
-        }
-        return all(
-            is_done or now_s - self._consumers[side].said_s.get("billed", 0.0) > _QUIET_S
-            for side, is_done in said.items()
-        )
-
     def _judged(self) -> dict[str, dict[str, Any]]:
-        self._driver.ask("audit")
+        """Of each side, once all that was sent is billed and carried there, as far as it ever will be."""
+        self._driver.ask("finish")
+        carrying = set(self._sides)
+
+        def are_carried() -> bool:
+            for side in [each for each in carrying if self._is_at_rest(each)]:
+                carrying.remove(side)
+                self._consumers[side].kill()
+                self._driver.ask(f"audit {side}")
+            return not carrying
+
+        self._until(are_carried, "the rest is carried", _FINISH_S)
         self._until(
             lambda: all(self._driver.heard(f"audited {side}") for side in self._sides),
             "the audit reads both sides",
             _AUDIT_S,
         )
         return {side: self._driver.said[f"report_{side}"] for side in self._sides}
+
+    def _is_at_rest(self, side: str) -> bool:
+        """Whoever does not come to say that all is billed has billed nothing for a while."""
+        consumer, orders = self._consumers[side], self._plan.per_shop * len(SOURCES)
+        said = {
+            EVERYDAY: consumer.said.get("is_at_end", False),
+            GAPLESS: self._progress(GAPLESS).billed >= orders,
+        }
+        is_quiet = time.monotonic() - consumer.said_s.get("billed", 0.0) > _QUIET_S
+        return self._driver.heard(f"finished {side}") and (said[side] or is_quiet)
 
     # ------------------------------------------------------------------------------------- faults
 
@@ -319,7 +310,6 @@ class Scene:
         time.sleep(pause_s)
         for child in victims:
             child.start()
-            child.ask("go")  # only producers wait for it
 
     # ------------------------------------------------------------------------------------ looking
 

@@ -10,7 +10,7 @@ from gapless.client.formats import LEDGER_TOPIC
 
 EVERYDAY, GAPLESS = "everyday", "gapless"
 SOURCES = ("shop-1", "shop-2")
-PARTITIONS = 6
+PARTITIONS = 3
 
 
 class Side(NamedTuple):

@@ -34,11 +34,25 @@ DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
 }
 
-# On one machine nothing listens to the network.
-LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+ON_ONE_MACHINE = {
+    # Nothing listens to the network.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.daemon.module": "gapless.pipeline.daemon",
+}
 
-# The quick compiler and the smallest collector: half the processor time for a session of minutes.
-SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+SHORT_LIVED = (
+    # The quick compiler and the smallest collector: half the processor time for a session of minutes.
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    # With that compiler Java keeps only 48 MB of compiled code. Spark needs more: it was thrown away and
+    # compiled again, over and over.
+    "-XX:ReservedCodeCacheSize=240m",
+    # Room to start with, where Java would collect garbage to find out that Spark needs it. As much heap as it
+    # may have at most: with a number, Java would not start where the driver is given less.
+    "-XX:MetaspaceSize=256m",
+    "-XX:InitialRAMPercentage=100",
+)
 
 
 class SparkMissing(GaplessError):
@@ -107,7 +121,7 @@ def settings_for(
         name: separator.join([*values, *filter(None, [own.get(name)])])
         for name, (separator, values) in ours.items()
     }
-    return {**DEFAULTS, **(LOOPBACK if _is_here(master) else {}), **own, **joined}
+    return {**DEFAULTS, **(ON_ONE_MACHINE if _is_here(master) else {}), **own, **joined}
 
 
 def _is_here(master: str) -> bool:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 app = new_app()
 
 BROKERS = 3
-ORDERS, SECONDS, BATCHES = 500_000, 60.0, 8
-QUICK_ORDERS, QUICK_SECONDS, QUICK_BATCHES = 40_000, 12.0, 2
+ORDERS, SECONDS, BATCHES = 450_000, 54.0, 6
+QUICK_ORDERS, QUICK_SECONDS, QUICK_BATCHES = 20_000, 10.0, 2
 FAULTS = ("lost", "duplicated", "reordered")
 HOPS = ("producers → topic", "topic → bills (consumer)", "topic → Delta table", "topic → other topic")
 
