@@ -4,8 +4,9 @@
 
 Every record of 100 bytes has a callback that counts, on both sides; the bare loop calls `poll(0)` after each
 record, as confluent-kafka's documentation does. The row to reach compares with a loop that makes the same two
-headers; another shows what they cost. Time is from the first record to the last callback. Each run is
-a process of its own; rounds alternate. CPU time is the client's, all threads.
+headers; another shows what they cost. Ours are sent one by one and many at once, without a spool and with
+one. Time is from the first record to the last callback. Each run is a process of its own; rounds alternate.
+CPU time is the client's, all threads.
 """
 
 from __future__ import annotations
@@ -40,11 +41,16 @@ TARGET = at_least(0.8)
 TOPIC = "produced"
 PARTITIONS = 3
 RECORD_BYTES = 100
+MANY_RECORDS = 1_000
 BUFFER_MESSAGES = 100_000
 BUFFER_MS = 5
 BARE, BARE_WITH_HEADERS = "bare", "bare, same two headers"
 PRODUCER, ALWAYS, EXACTLY_ONCE = "Producer", "Producer, spool always", "Producer, exactly-once"
-CONTENDERS = (BARE, BARE_WITH_HEADERS, PRODUCER, ALWAYS, EXACTLY_ONCE)
+MANY = f", {MANY_RECORDS:,} at once"
+CONTENDERS = (
+    *(BARE, BARE_WITH_HEADERS, PRODUCER, PRODUCER + MANY),
+    *(ALWAYS, ALWAYS + MANY, EXACTLY_ONCE, EXACTLY_ONCE + MANY),
+)
 _MODULE = "benchmarks.scenarios.client_producer"
 _ROOT = Path(__file__).resolve().parents[2]
 _FLUSH_S = 300.0
@@ -132,14 +138,17 @@ def run_bare(bootstrap: str, records: int, with_headers: bool) -> Run:
     return Run(records, time.perf_counter() - began, time.process_time() - cpu_began)
 
 
-def run_producer(bootstrap: str, records: int, make: Callable[[], Producer]) -> Run:
-    """The same through our producer."""
+def run_producer(records: int, make: Callable[[], Producer], at_once: int) -> Run:
+    """The same through our producer; with `send_many` if more than one is sent at once."""
     count, value = _Count(), b"x" * RECORD_BYTES
     with make() as producer:
         producer.send(TOPIC, value, wait=True)
         began, cpu_began = time.perf_counter(), time.process_time()
-        for _ in range(records):
-            producer.send(TOPIC, value, on_delivery=count.ours)
+        if at_once == 1:
+            for _ in range(records):
+                producer.send(TOPIC, value, on_delivery=count.ours)
+        for left in range(records, 0, -at_once) if at_once > 1 else ():
+            producer.send_many(TOPIC, [value] * min(left, at_once), on_delivery=count.ours)
         producer.flush(_FLUSH_S)
         count.wait_for(records)
         return Run(records, time.perf_counter() - began, time.process_time() - cpu_began)
@@ -159,7 +168,8 @@ def run_one(contender: str, bootstrap: str, records: int) -> Run:
             ),
             EXACTLY_ONCE: lambda: Producer(bootstrap, "benchmark", "exactly-once", spool=spool),
         }
-        return run_producer(bootstrap, records, make[contender])
+        at_once = MANY_RECORDS if contender.endswith(MANY) else 1
+        return run_producer(records, make[contender.removesuffix(MANY)], at_once)
 
 
 def measure(records: int, rounds: int, tell: Callable[[str], None] = lambda _: None) -> dict[str, list[Run]]:
@@ -221,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         contender, bootstrap, records = given.run
         print(json.dumps(asdict(run_one(contender, bootstrap, int(records)))))
         return
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 140)
     records, rounds = (5_000, 1) if given.quick else (given.records, given.rounds)
     runs = measure(records, rounds, lambda said: console.print(said, style="dim"))
     console.print(report(runs))

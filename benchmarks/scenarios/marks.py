@@ -86,7 +86,7 @@ class Log:
         records: list[Record] = []
         for index in range(count):
             sequence, source = divmod(first + index, sources)
-            headers = ((SOURCE_HEADER, made_by[source]), (SEQUENCE_HEADER, sequence_header(sequence)))
+            headers = [(SOURCE_HEADER, made_by[source]), (SEQUENCE_HEADER, sequence_header(sequence))]
             records.append(Record(*PARTITION, offset + index, None, b"", headers))
         return records
 

@@ -9,9 +9,11 @@ Groups of 1, 100 and 1,000 records, of 100 B and 1,000 B, each group durable by 
 - `framed`: the same, with as many bytes before each record as the spool writes: a checksum, lengths, sequence
   and time. What a loop must write to read its records back, and to know after a crash which are whole;
 - `joined`: the raw values joined in memory, one write, then fdatasync: the least that is possible;
-- `spool`: append the group, wait until it is stored, then begin the next, as the bare loops do (claim B9);
-- `spool, main thread`: the same on the main thread, where the spool's own thread must write (see commit.py);
-- `spool, going on`: as a producer does: the next group is appended while the disk syncs the one before, which
+- `spool`: append the group in one call, wait until it is stored, then begin the next, as the bare loops do
+  (claim B9): what somebody does who has the records of a group at once, as they have;
+- `spool, one by one`: the same with a call for each record;
+- `spool, main thread`: as `spool`, on the main thread, where the spool's own thread must write (commit.py);
+- `spool, going on`: one by one, and the next group is appended while the disk syncs the one before, which
   is waited for then. A bare loop cannot do that without a thread and a queue of its own.
 
 All in one process, in turn, in fresh files of the same folder. A ratio is taken within a round.
@@ -42,7 +44,8 @@ from benchmarks.statistics import at_least
 from gapless.client.spool import Spool
 
 TARGET = at_least(0.8)
-BASELINE, FRAMED, LEAST, SPOOL, GOING_ON = "append", "framed", "joined", "spool", "spool, going on"
+BASELINE, FRAMED, LEAST = "append", "framed", "joined"
+SPOOL, ONE_BY_ONE, GOING_ON = "spool", "spool, one by one", "spool, going on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ class Measured:
 
 
 _FRAME = Struct("<IIIQqi")
+Contender = Callable[[Path, Sequence[bytes], int], float]
+"""Writes so many groups of values to a place; in how many seconds."""
 
 
 def _framed(place: Path, values: Sequence[bytes], groups: int) -> float:
@@ -115,7 +120,19 @@ def _joined(place: Path, values: Sequence[bytes], groups: int) -> float:
     return took_s
 
 
-def _spool_main_thread(place: Path, values: Sequence[bytes], groups: int) -> float:
+def _together(place: Path, values: Sequence[bytes], groups: int) -> float:
+    if len(values) == 1:
+        return _one_by_one(place, values, groups)
+    with Spool(place, "bench", linger_s=1.0) as spool:
+        append_many, wait = spool.append_many, spool.wait_stored
+        wait(spool.append("orders", 0, b""))
+        began_s = time.perf_counter()
+        for _ in range(groups):
+            wait(append_many("orders", 0, values)[-1])
+        return time.perf_counter() - began_s
+
+
+def _one_by_one(place: Path, values: Sequence[bytes], groups: int) -> float:
     with Spool(place, "bench", linger_s=1.0) as spool:
         append, wait = spool.append, spool.wait_stored
         ticket = append("orders", 0, b"")
@@ -128,7 +145,7 @@ def _spool_main_thread(place: Path, values: Sequence[bytes], groups: int) -> flo
         return time.perf_counter() - began_s
 
 
-def _spool_going_on(place: Path, values: Sequence[bytes], groups: int) -> float:
+def _going_on(place: Path, values: Sequence[bytes], groups: int) -> float:
     with Spool(place, "bench", linger_s=1.0) as spool:
         append, wait = spool.append, spool.wait_stored
         ticket = before = append("orders", 0, b"")
@@ -144,18 +161,22 @@ def _spool_going_on(place: Path, values: Sequence[bytes], groups: int) -> float:
         return time.perf_counter() - began_s
 
 
-def _spool(place: Path, values: Sequence[bytes], groups: int) -> float:
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_spool_main_thread, place, values, groups).result()
+def _on_a_thread(contender: Contender) -> Contender:
+    def run(place: Path, values: Sequence[bytes], groups: int) -> float:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(contender, place, values, groups).result()
+
+    return run
 
 
-CONTENDERS: dict[str, Callable[[Path, Sequence[bytes], int], float]] = {
+CONTENDERS: dict[str, Contender] = {
     BASELINE: _append,
     FRAMED: _framed,
     LEAST: _joined,
-    SPOOL: _spool,
-    "spool, main thread": _spool_main_thread,
-    GOING_ON: _spool_going_on,
+    SPOOL: _on_a_thread(_together),
+    ONE_BY_ONE: _on_a_thread(_one_by_one),
+    "spool, main thread": _together,
+    GOING_ON: _going_on,
 }
 
 
@@ -173,7 +194,10 @@ def measure(sizes: Sizes, work: Path | None, say: Callable[[str], None]) -> list
                         took_s = CONTENDERS[name](Path(folder) / name.replace(", ", "-"), values, groups)
                         group_us[name].append(took_s / groups * 1e6)
             measured = Measured(group, record_bytes, group_us)
-            say(f"groups of {group:,} × {record_bytes:,} B: {measured.ratio():.2f} of the bare loop")
+            say(
+                f"groups of {group:,} × {record_bytes:,} B: {measured.ratio():.2f} of the bare loop,"
+                f" one by one {measured.ratio(ONE_BY_ONE):.2f}"
+            )
             found.append(measured)
     return found
 
@@ -190,6 +214,7 @@ def table(found: Sequence[Measured]) -> Table:
         f"to {FRAMED}",
         "",
         f"to {LEAST}",
+        f"{ONE_BY_ONE}, to {BASELINE}",
         f"{GOING_ON}, to {BASELINE}",
         "spool, records/s",
     ]
@@ -208,6 +233,7 @@ def table(found: Sequence[Measured]) -> Table:
             f"{each.ratio(baseline=FRAMED):.2f}",
             "ok" if TARGET.met_by(each.ratio(baseline=FRAMED)) else "short",
             f"{each.ratio(baseline=LEAST):.2f}",
+            f"{each.ratio(ONE_BY_ONE):.2f}",
             f"{each.ratio(GOING_ON):.2f}",
             number(each.group / spool_us * 1e6),
         )
