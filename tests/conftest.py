@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from gapless.errors import GaplessError
 from gapless.jars import jar_paths
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Require = Callable[[str], None]
+
+# Property tests are not judged by the clock: the machine may be busy.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 # A shell that runs tests in the background has SIGINT ignored, which every child would inherit: then none of
 # them could be interrupted, and some tests do just that.
