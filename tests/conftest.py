@@ -175,3 +175,11 @@ def spark(require: Require) -> Iterator[SparkSession]:
     session = spark_session("gapless-tests", short_lived=True)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def ctrl_c_raises() -> Iterator[None]:
+    """Python's own handler, whatever others have set: Spark sets one that cancels jobs."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -27,6 +27,14 @@ from gapless.demo.sides import EVERYDAY, GAPLESS
 MARK = "GAPLESS_TEST_MARK"
 
 
+class StruckByCtrlC(subprocess.Popen[str]):
+    """The process is there already, and nobody has heard of it yet."""
+
+    def _execute_child(self, *args: Any) -> None:
+        super()._execute_child(*args)  # type: ignore[misc]
+        signal.raise_signal(signal.SIGINT)
+
+
 def ended(child: Child) -> None:
     assert child._process is not None
     child._process.wait(30)
@@ -42,6 +50,20 @@ def test_a_process_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
     finally:
         child.kill()
     child.check()  # who was killed has not failed
+
+
+@pytest.mark.usefixtures("ctrl_c_raises")
+def test_ctrl_c_in_the_middle_of_a_start_leaves_no_process_that_nobody_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = str(uuid.uuid4())
+    monkeypatch.setenv(MARK, mark)
+    monkeypatch.setattr(subprocess, "Popen", StruckByCtrlC)
+    child = Child("consumer", "consuming", {"no": "side"}, tmp_path / "log")
+    with pytest.raises(KeyboardInterrupt):
+        child.start()
+    child.kill()
+    assert marked_processes(mark) == []
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path, require: Callable[[str], None]) -> None:

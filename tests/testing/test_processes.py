@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from gapless.testing.processes import GuardedProcess, free_ports
+from gapless.testing.processes import GuardedProcess, free_ports, interrupts_wait
 
 SLEEPER = (sys.executable, "-c", "import time; time.sleep(1000)")
 STUBBORN = """
@@ -102,3 +103,32 @@ def test_no_outgoing_connection_can_take_a_free_port() -> None:
     """A broker that is killed and started again needs the same port: a client's connection once had it."""
     lowest, highest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     assert not [port for port in free_ports(50) if lowest <= port <= highest]
+
+
+@pytest.mark.usefixtures("ctrl_c_raises")
+def test_interrupts_that_would_raise_wait_for_the_end_of_a_start() -> None:
+    done = []
+
+    def be_struck_while_starting() -> None:
+        with interrupts_wait():
+            signal.raise_signal(signal.SIGINT)
+            done.append("the start")
+
+    with pytest.raises(KeyboardInterrupt):
+        be_struck_while_starting()
+    assert done
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("ctrl_c_raises")
+def test_a_child_inherits_what_is_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupts_wait():
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_a_thread_may_start_processes_too(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as aside:
+        process = aside.submit(GuardedProcess, SLEEPER, output=tmp_path / "output").result()
+    assert process.running()
+    process.kill()

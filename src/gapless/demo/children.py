@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gapless.errors import GaplessError
+from gapless.testing.processes import interrupts_wait
 
 
 class ChildFailed(GaplessError):
@@ -38,7 +39,7 @@ class Child:
         self._is_killed = False
 
     def start(self) -> None:
-        with self._log_file.open("ab") as log:
+        with interrupts_wait(), self._log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,

@@ -8,7 +8,8 @@ import random
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 _HOST = "127.0.0.1"
@@ -16,6 +17,28 @@ _OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST_PORT = 10_000
 _ENOUGH_PORTS = 2_000
 _CHANCE = random.SystemRandom()  # processes with the same seed must not fight for the same ports
+
+
+@contextlib.contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Signals that would raise wait for the end of the block.
+
+    An exception in the middle of a start would leave a process behind that nobody knows of.
+    """
+    waiting: list[int] = []
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # they strike no other
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if callable(handler := signal.getsignal(number)):
+                before[number] = handler
+                signal.signal(number, lambda number, _: waiting.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for each in waiting:
+            signal.raise_signal(each)
 
 
 class GuardedProcess:
@@ -32,7 +55,7 @@ class GuardedProcess:
         output: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        with output.open("ab") as sink:
+        with interrupts_wait(), output.open("ab") as sink:
             self._child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -41,13 +64,13 @@ class GuardedProcess:
                 env={**os.environ, **(environment or {})},
                 start_new_session=True,  # a Ctrl-C at the terminal is ours to pass on
             )
-        self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", 'read -r _; kill -9 "$0"', str(self._child.pid)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+            self._guard = subprocess.Popen(
+                ["/bin/sh", "-c", 'read -r _; kill -9 "$0"', str(self._child.pid)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
 
     @property
     def pid(self) -> int:
