@@ -19,10 +19,11 @@ import pytest
 
 from gapless.client import DeliveryFailed, LeftInSpool, Producer, Receipt
 from gapless.client.formats import LEDGER_TOPIC, Seal
-from gapless.client.producing import partitions
+from gapless.client.producing import partitions, upkeep
 from gapless.client.producing import producer as module
 from gapless.client.producing.direct import DirectSender
 from gapless.client.producing.partitions import STEP_RECORDS
+from gapless.client.producing.spooling import SpoolingSender
 from gapless.errors import GaplessError, Unreachable, UsageError
 from tests.client.conftest import Kafka, new_topic, read_all, wait_for
 
@@ -102,27 +103,61 @@ def test_sequences_are_dense_in_each_partition_whichever_thread_sends(kafka: Kaf
         assert sequences == list(range(len(sequences)))
 
 
+def seals_of(kafka: Kafka, producer: Producer) -> list[Seal]:
+    """Also what an open transaction of somebody else hides from readers of what is committed."""
+    if LEDGER_TOPIC not in kafka.admin.list_topics(timeout=10).topics:
+        return []
+    found = read_all(kafka, LEDGER_TOPIC, committed=False)
+    seals = [Seal.from_bytes(each.value) for each in found if each.value]
+    return [each for each in seals if each.incarnation == producer.incarnation]
+
+
 def test_seals_promise_what_was_acknowledged(kafka: Kafka) -> None:
     topic = new_topic(kafka, 2)
     with Producer(kafka.bootstrap, "sealed-by-interval", seal_every_s=0.1) as producer:
         producer.send(topic, b"0", partition=1)
-
-        def seals() -> list[Seal]:
-            topics = kafka.admin.list_topics(timeout=10).topics
-            found = read_all(kafka, LEDGER_TOPIC) if LEDGER_TOPIC in topics else []
-            all_seals = [Seal.from_bytes(each.value) for each in found if each.value]
-            return [each for each in all_seals if each.incarnation == producer.incarnation]
-
-        wait_for(seals, "a seal is written")
+        wait_for(lambda: seals_of(kafka, producer), "a seal is written")
         for _ in range(5):
             producer.send(topic, b"more", partition=1, wait=True)
-    # Somebody else's transaction, just ended, may hide the last one for a moment.
-    wait_for(lambda: seals()[-1].intervals[-1].last == 5, "the last seal can be read")
-    promised = [interval for seal in seals() for interval in seal.intervals]
+    seals = seals_of(kafka, producer)
+    promised = [interval for seal in seals for interval in seal.intervals]
     assert (promised[0].first, promised[-1].last) == (0, 5)
-    assert sum(each.last - each.first + 1 for each in promised) == 6
+    assert {sequence for each in promised for sequence in range(each.first, each.last + 1)} == set(range(6))
     assert {each[:2] for each in promised} == {(topic, 1)}
-    assert seals()[-1].counts == {topic: 6}
+    assert seals[-1].counts == {topic: 6}
+
+
+@pytest.mark.parametrize("mode", [None, "always"])
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_the_last_seal_is_waited_for_as_long_as_the_close_may_take(
+    kafka: Kafka,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    mode: str | None,
+    comes_back: bool,
+) -> None:
+    """And if it cannot be written even then, somebody is told."""
+    topic = new_topic(kafka)
+    monkeypatch.setattr(upkeep, "SEAL_S", 0.2)
+    options: dict[str, Any] = {} if mode is None else {"spool": tmp_path, "spool_mode": mode}
+    producer = Producer(kafka.bootstrap, "sealed-late", seal_every_s=0.1, **options)
+    producer.send(topic, b"0", wait=True)
+    wait_for(lambda: seals_of(kafka, producer), "a seal is written")
+    assert isinstance(producer._sender, (DirectSender, SpoolingSender))
+    producer._sender._upkeep.stop()
+    producer.send(topic, b"1", wait=True)
+    kafka.isolate()
+    if comes_back:
+        back = threading.Timer(1.0, kafka.heal)
+        back.start()
+        producer.close(30)
+        back.join()
+        assert seals_of(kafka, producer)[-1].counts == {topic: 2}
+        assert "the last seal" not in caplog.text
+    else:
+        producer.close(0.5)
+        assert "the last seal was not written" in caplog.text
 
 
 @pytest.mark.parametrize("raised", [RuntimeError, SystemExit])

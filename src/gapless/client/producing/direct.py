@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from gapless.client.formats import INCARNATION_BYTES, SEQUENCE_HEADER, sequence_header
+from gapless.client.formats import INCARNATION_BYTES, SEQUENCE_HEADER, Seal, sequence_header
 from gapless.client.producing.draining import Drain, DrainSettling
 from gapless.client.producing.intake import now_ms
 from gapless.client.producing.lanes import DirectReceipt, Lane, Lanes, Runs
@@ -34,7 +34,7 @@ from gapless.client.producing.polling import Poller, ProducedHeaders, fail
 from gapless.client.producing.port import OnDelivery
 from gapless.client.producing.receipts import DeliveryFailed, LeftInSpool, Receipt
 from gapless.client.producing.settings import Settings
-from gapless.client.producing.upkeep import Promised, Sealer, Upkeep
+from gapless.client.producing.upkeep import Promised, Sealer, Upkeep, time_for_last_seal
 from gapless.client.records import Headers
 from gapless.client.semantics import Semantics
 from gapless.client.spool import Spool, Spooled, SpoolError
@@ -45,7 +45,6 @@ _LOOK_MASK = STEP_RECORDS - 1
 _TOGETHER = 256  # records under one lock, at 4 µs each: other threads wait for a millisecond
 _ROOM_S = 0.005
 _SLICE_S = 0.05
-_SEAL_S = 5.0
 NO_SEQUENCE = -1
 """Of a record that was dropped before it got one."""
 
@@ -298,7 +297,7 @@ class DirectSender:
         self.poller.purge(in_flight=True)
         self._handle_failures()
         if self._seals:
-            self._seal("close")
+            self._sealer.write(self._take_seals("close"), time_for_last_seal(timeout_s, unsent), last=True)
         try:
             return unsent if self._fallback is None else self._fallback.close()
         finally:
@@ -453,11 +452,14 @@ class DirectSender:
 
     # ------------------------------------------------------------------------------------------ seals
 
-    def _seal(self, reason: str = "interval") -> None:
+    def _seal(self) -> None:
+        self._promised.put_back(self._sealer.write(self._take_seals("interval")))
+
+    def _take_seals(self, reason: str) -> list[Seal]:
         with self.poller.polling:  # lanes are changed by whoever polls
             for lane in list(self._lanes.values()):
                 self.note_acked(lane)
-        self._promised.put_back(self._sealer.write(self._promised.take(reason), _SEAL_S))
+        return self._promised.take(reason)
 
 
 class _Fallback:

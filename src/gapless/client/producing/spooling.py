@@ -17,13 +17,12 @@ from gapless.client.producing.polling import Poller
 from gapless.client.producing.port import OnDelivery
 from gapless.client.producing.receipts import LeftInSpool, Receipt
 from gapless.client.producing.settings import Settings
-from gapless.client.producing.upkeep import Promised, Sealer, Upkeep
+from gapless.client.producing.upkeep import Promised, Sealer, Upkeep, time_for_last_seal
 from gapless.client.records import Headers
 from gapless.client.spool import Spool
 from gapless.errors import GaplessError, UsageError
 
 _LOOK_S = 0.005
-_SEAL_S = 5.0
 
 
 class SpoolingSender:
@@ -121,11 +120,12 @@ class SpoolingSender:
             return self._drain.left
         self._stopped = UsageError("the producer is closed")
         self._upkeep.stop()
-        self.flush(timeout_s)
+        unsent = self.flush(timeout_s)
         self._drain.stop()
         self.poller.purge(in_flight=True)
         if self._seals:
-            self._seal("close")
+            seals = self._promised.take("close")
+            self._sealer.write(seals, time_for_last_seal(timeout_s, unsent), last=True)
         left = self._drain.left
         try:
             self.spool.close()
@@ -140,5 +140,5 @@ class SpoolingSender:
         if self.poller.fatal:
             self.poller.renew()  # what it had not confirmed, the drain sends again
 
-    def _seal(self, reason: str = "interval") -> None:
-        self._promised.put_back(self._sealer.write(self._promised.take(reason), _SEAL_S))
+    def _seal(self) -> None:
+        self._promised.put_back(self._sealer.write(self._promised.take("interval")))

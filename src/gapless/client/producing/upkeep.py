@@ -20,6 +20,8 @@ from gapless.client.producing.polling import Poller
 from gapless.client.producing.seals import Acknowledged, seals_of
 from gapless.client.spool import Spooled, StreamKey
 
+SEAL_S = 5.0
+"""How long a seal at an interval is waited for; what was not written by then goes into the next one."""
 _SERVE_S = 0.05
 
 _logger = logging.getLogger("gapless.client")
@@ -91,11 +93,12 @@ class Sealer:
         self._ledger_is_there = False
         self._complained = False
 
-    def write(self, seals: Sequence[Seal], timeout_s: float) -> list[Seal]:
-        """Those that were not written, if so; the reason is logged the first time."""
-        unwritten = list(seals)
-        if not unwritten:
+    def write(self, seals: Sequence[Seal], timeout_s: float = SEAL_S, last: bool = False) -> list[Seal]:
+        """Those that were not written, if so. The reason is logged the first time, and always of the last."""
+        if not seals:
             return []
+        open_ones, unwritten = list(seals), list(seals)
+        problem = f"no answer in {timeout_s:g} s"
         try:
             self._ensure_ledger()
             give_up_at = time.monotonic() + timeout_s
@@ -105,14 +108,18 @@ class Sealer:
                     seal.to_bytes(),
                     seal.key(),
                     POSITION_PARTITION,
-                    on_delivery=_Written(unwritten, seal),
+                    on_delivery=_Told(seal, open_ones, unwritten),
                 )
-            while unwritten and time.monotonic() < give_up_at:
+            while open_ones and time.monotonic() < give_up_at:
                 self._poller.serve(_SERVE_S)
+            if not open_ones:
+                problem = "the cluster does not take it"
         except (KafkaException, BufferError, LedgerMissing) as error:
-            if not self._complained:
-                self._complained = True
-                _logger.warning("seals cannot be written, so audits will not know of promises: %s", error)
+            problem = str(error)
+        if unwritten and (last or not self._complained):
+            self._complained = True
+            which = "the last seal" if last else "a seal"
+            _logger.warning("%s was not written, so audits will miss promises: %s", which, problem)
         return list(unwritten)  # reports may yet shorten the other one while it is walked through
 
     def _ensure_ledger(self) -> None:
@@ -125,16 +132,25 @@ class Sealer:
             self._ledger_is_there = True
 
 
-class _Written:
-    """Told by librdkafka what became of a seal."""
+class _Told:
+    """By librdkafka, what became of a seal."""
 
-    def __init__(self, unwritten: list[Seal], seal: Seal) -> None:
-        self._unwritten = unwritten
+    def __init__(self, seal: Seal, open_ones: list[Seal], unwritten: list[Seal]) -> None:
         self._seal = seal
+        self._open_ones = open_ones
+        self._unwritten = unwritten
 
     def __call__(self, error: KafkaError | None, _message: Message) -> None:
+        self._open_ones.remove(self._seal)
         if error is None:
             self._unwritten.remove(self._seal)
+
+
+def time_for_last_seal(close_timeout_s: float | None, unsent: int) -> float:
+    """Nobody comes after the last seal. If all records arrived, the cluster is there: it is worth waiting."""
+    if unsent:
+        return SEAL_S
+    return float("inf") if close_timeout_s is None else max(SEAL_S, close_timeout_s)
 
 
 class Upkeep:
