@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -260,3 +261,39 @@ def test_a_record_that_the_disk_refuses_during_an_outage_is_told_of_at_once(
     disk.heal()
     sender.close(0)
     assert [type(each) for each in told] == [SpoolFailed]
+
+
+class _HangingDisk(FaultyDisk):
+    """Refuses writes, but only when it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.write_error = NO_SPACE
+        self.go_on = threading.Event()
+
+    def write(self, fd: int, pieces: Sequence[bytes], offset: int) -> None:
+        self.go_on.wait(30)
+        super().write(fd, pieces, offset)
+
+
+@pytest.mark.parametrize("word", ["at-least-once", "exactly-once"])
+def test_a_flush_does_not_wait_for_what_the_disk_refuses(embedded: Kafka, tmp_path: Path, word: str) -> None:
+    """The record's place in the spool stays free until the next one comes: nothing would end the flush."""
+    topic = new_topic(embedded)
+    producer = Producer(embedded.bootstrap, "full", word, spool=tmp_path, spool_mode="always")
+    sender = producer._sender
+    assert isinstance(sender, SpoolingSender | TransactionalSender)
+    producer.send(topic, b"stored", wait=True)
+    sender.spool._segments._disk = disk = _HangingDisk()
+    receipt = producer.send(topic, b"refused")
+    left: list[int] = []
+    flushing = threading.Thread(target=lambda: left.append(producer.flush()), daemon=True)
+    flushing.start()
+    flushing.join(0.1)
+    assert flushing.is_alive()
+    disk.go_on.set()
+    flushing.join(20)
+    assert left == [0]
+    assert isinstance(receipt.error, SpoolFailed)
+    disk.heal()
+    producer.close()

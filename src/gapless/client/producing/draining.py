@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gapless.client.formats import SEQUENCE_HEADER, SOURCE_HEADER, sequence_header, source_header
 from gapless.client.producing.polling import Poller, ProducedHeaders
@@ -52,10 +54,8 @@ class _Attempt:
         self.failed: list[Spooled] = []
         self.why: KafkaError | None = None
 
-    def reporter(self, record: Spooled) -> Callable[[KafkaError | None, Message], None]:
-        return lambda error, _message: self.count(record, error)
-
-    def count(self, record: Spooled, error: KafkaError | None) -> None:
+    def count(self, record: Spooled, error: KafkaError | None, _message: Message | None = None) -> None:
+        """What became of a record. Only one thread at a time is here."""
         if error is not None:
             self.why = error
             self.failed.append(record)
@@ -85,7 +85,8 @@ class Drain:
         self._backoff_s = backoff_s
         self._settling = settling
         self._on_sent = on_sent
-        self._headers_of: dict[bytes, bytes] = {}
+        self._made_by: dict[bytes, tuple[str, bytes]] = {}
+        self._moved = threading.Condition()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gapless-drain-{source}", daemon=True)
 
@@ -102,6 +103,18 @@ class Drain:
     def left(self) -> int:
         """Records in the spool that are not known to be sent."""
         return max(self._spool.end - self.position, 0)
+
+    def wait_for(self, position: int, timeout_s: float | None) -> int:
+        """Wait until all below the position is in the cluster; how many records are not when time is up."""
+        give_up_at = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        with self._moved:
+            # The spool ends before the position when the disk has refused some: those have failed.
+            while self.position < (position := min(position, self._spool.end)) and self._thread.is_alive():
+                left_s = give_up_at - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._moved.wait(min(left_s, _LOOK_S))
+        return max(position - self.position, 0)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -133,14 +146,26 @@ class Drain:
         self._spool.note_sent(self.position)
         self._on_sent(records)
         self._settling.advance(self.position)
+        with self._moved:
+            self._moved.notify_all()
 
     def _attempt(self, records: list[Spooled]) -> _Attempt | None:
         """Send them all and wait for every report; None if it was stopped before that."""
         attempt = _Attempt(len(records))
         producer = self._poller.producer
-        for record in records:
-            if not self._produce(record, attempt):
-                return None
+        produce, count, sequence_of = producer.produce, attempt.count, sequence_header
+        known, made_by = b"", ("", b"")
+        for record in records:  # this loop is what bounds the throughput
+            _, incarnation, topic, partition, sequence, timestamp_ms, key, value, others = record
+            if incarnation != known:
+                known, made_by = incarnation, self._source_of(incarnation)
+            headers: ProducedHeaders = [made_by, (SEQUENCE_HEADER, sequence_of(sequence)), *others]
+            report = partial(count, record)
+            try:
+                produce(topic, value, key, partition, report, None, timestamp_ms or 0, headers)
+            except (BufferError, KafkaException):
+                if not self._produce_slowly(producer, record, headers, report, attempt):
+                    return None
         while not attempt.ended.wait(_SERVE_S):
             if self._stopping.is_set():
                 return None
@@ -152,26 +177,24 @@ class Drain:
             self._poller.serve(0.0)
         return attempt
 
-    def _produce(self, record: Spooled, attempt: _Attempt) -> bool:
-        report = attempt.reporter(record)
-        headers: ProducedHeaders = [*self._identity(record), *record.headers]
+    def _produce_slowly(
+        self,
+        producer: Producer,
+        record: Spooled,
+        headers: ProducedHeaders,
+        report: Callable[[KafkaError | None, Message], None],
+        attempt: _Attempt,
+    ) -> bool:
+        """The queue is full, or the record is refused. Whether it is on its way, or counted as failed."""
+        _, _, topic, partition, _, timestamp_ms, key, value, _ = record
         while not self._stopping.is_set():
             try:
-                self._poller.producer.produce(
-                    record.topic,
-                    record.value,
-                    record.key,
-                    record.partition,
-                    report,
-                    None,
-                    record.timestamp_ms or 0,
-                    headers,
-                )
+                producer.produce(topic, value, key, partition, report, None, timestamp_ms or 0, headers)
             except BufferError:
                 self._poller.serve(0.0)
                 self._stopping.wait(_ROOM_S)
             except KafkaException as error:
-                if error.args[0].code() == KafkaError._FATAL:
+                if error.args[0].code() == KafkaError._FATAL and self._poller.producer is producer:
                     self._poller.fatal = True
                 with self._poller.polling:  # where reports are counted, only one thread may be
                     attempt.count(record, error.args[0])
@@ -180,11 +203,10 @@ class Drain:
                 return True
         return False
 
-    def _identity(self, record: Spooled) -> list[tuple[str, bytes]]:
-        made_by = self._headers_of.get(record.incarnation)
-        if made_by is None:
-            made_by = self._headers_of[record.incarnation] = source_header(self._source, record.incarnation)
-        return [(SOURCE_HEADER, made_by), (SEQUENCE_HEADER, sequence_header(record.sequence))]
+    def _source_of(self, incarnation: bytes) -> tuple[str, bytes]:
+        if incarnation not in self._made_by:
+            self._made_by[incarnation] = (SOURCE_HEADER, source_header(self._source, incarnation))
+        return self._made_by[incarnation]
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:

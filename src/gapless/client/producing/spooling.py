@@ -7,7 +7,6 @@ yet noted locally, with the same identities in the same partitions: readers that
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from gapless.client.producing.draining import Drain, DrainSettling
@@ -21,8 +20,6 @@ from gapless.client.producing.upkeep import Promised, Sealer, Upkeep, time_for_l
 from gapless.client.records import Headers
 from gapless.client.spool import Spool
 from gapless.errors import GaplessError, UsageError
-
-_LOOK_S = 0.005
 
 
 class SpoolingSender:
@@ -107,12 +104,7 @@ class SpoolingSender:
 
     def flush(self, timeout_s: float | None) -> int:
         self.poller.refuse_in_callback("flush")
-        give_up_at = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-        target = self.spool.end
-        while self._drain.position < target and time.monotonic() < give_up_at:
-            self.poller.flush(_LOOK_S)
-            self.spool.wait_for(target - 1, _LOOK_S)
-        return max(target - self._drain.position, 0)
+        return self._drain.wait_for(self.spool.end, timeout_s)
 
     def close(self, timeout_s: float | None) -> int:
         self.poller.refuse_in_callback("close")

@@ -45,6 +45,7 @@ DAY_S = 86_400.0
 _BACKOFF_S = 0.1
 _BACKOFF_MAX_S = 5.0
 _END_S = 2.0
+_LOOK_S = 0.2
 
 
 class TransactionalSender:
@@ -184,7 +185,8 @@ class TransactionalSender:
                 left = give_up_at - time.monotonic()
                 if left <= 0:
                     break
-                self._changed.wait(min(left, 1.0))
+                self._changed.wait(min(left, _LOOK_S))
+                target = min(target, self.spool.end)  # if the disk has refused some: those have failed
         return self._unsent(target)
 
     def close(self, timeout_s: float | None) -> int:
@@ -367,7 +369,11 @@ class TransactionalSender:
 
 
 def _checked_transaction_ms(transaction_ms: float, properties: Mapping[str, Any]) -> float:
-    timeout_ms = float(properties.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
+    given = properties.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+    try:
+        timeout_ms = int(given)
+    except (TypeError, ValueError):
+        raise UsageError(f"property transaction.timeout.ms={given!r} cannot be understood") from None
     if transaction_ms > timeout_ms / 2:
         raise UsageError(
             f"transaction_ms={transaction_ms:g} leaves too little time to commit: the cluster aborts it "
