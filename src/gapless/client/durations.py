@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from math import isfinite
+from math import inf
 
 from gapless.errors import UsageError
 
@@ -22,6 +22,7 @@ def seconds(duration: str | float) -> float:
         if written is None:
             raise UsageError(f"{duration!r} is no duration: write it like 24h, 30m, 10s or 500ms")
         return float(written[1]) * _UNITS_S[written[2] or "s"]
-    if not isfinite(duration) or duration < 0:
-        raise UsageError(f"{duration!r} is no duration: a number of seconds, 0 or more")
-    return float(duration)
+    given: object = duration
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < inf:
+        raise UsageError(f"{given!r} is no duration: a number of seconds, 0 or more")
+    return float(given)

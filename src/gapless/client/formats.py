@@ -56,9 +56,9 @@ class Interval(NamedTuple):
     last: int
 
 
-def check_source(source: str) -> str:
+def check_source(source: object) -> str:
     """The source's name, if it is one that groups, transactional ids and headers can carry."""
-    if not _SOURCE_NAME.fullmatch(source):
+    if not isinstance(source, str) or not _SOURCE_NAME.fullmatch(source):
         raise UsageError(
             f"{source!r} cannot name a source: use 1 to 150 letters, digits, dots, dashes or underscores"
         )

@@ -241,6 +241,12 @@ def test_flushing_and_closing_in_a_callback_are_refused(
         ({"value": b"", "partition": "0"}, "a partition is a number, not '0'"),
         ({"value": b"x" * 2_000_000}, "cannot take the record"),
         ({"topic": "no such topic!", "value": b""}, "no such topic!"),
+        ({"topic": 7, "value": b""}, "7 cannot name a topic"),
+        ({"topic": None, "value": b""}, "None cannot name a topic"),
+        ({"topic": "zero\0byte", "value": b""}, "cannot name a topic"),
+        ({"topic": "\ud800", "value": b""}, "cannot name a topic"),
+        ({"value": b"", "headers": {"gs\0": b"x"}}, "zero byte in its name"),  # else it is an identity
+        ({"value": b"", "on_delivery": 7}, "7 cannot be called"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_at_once(

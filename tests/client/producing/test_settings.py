@@ -122,6 +122,14 @@ def test_f1_a_contradiction_is_refused_with_its_reason(
         ({"properties": {"bootstrap.servers": "x"}}, "as the first argument"),
         ({"properties": {"partitioner": "random"}}, "as Java's clients do"),
         ({"properties": {"retries": "many"}}, "cannot be understood"),
+        ({"properties": {"retries": None}}, "cannot be understood"),
+        ({"properties": "acks=1"}, "give a mapping from name to value"),
+        ({"idempotence": "false"}, "give True or False"),
+        ({"delivery_timeout_ms": 2**40}, "more than librdkafka can count"),  # which made it 0: for ever
+        ({"buffer_ms": float("nan")}, "a number of milliseconds"),
+        ({"spool": 5}, "name a folder"),
+        ({"spool": ""}, "name a folder"),
+        ({"keep": None}, "is no duration"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(given: dict[str, Any], complaint: str) -> None:
@@ -135,8 +143,12 @@ def test_other_things_that_cannot_be() -> None:
         settled("perhaps-once")
     with pytest.raises(UsageError, match="cannot name a source"):
         settle("broker:9092", "a b", None, DEFAULTS)
+    with pytest.raises(UsageError, match="7 cannot name a source"):
+        settle("broker:9092", 7, None, DEFAULTS)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="addresses"):
         settle(" ", "a", None, DEFAULTS)
+    with pytest.raises(UsageError, match="addresses"):
+        settle(["broker:9092"], "a", None, DEFAULTS)  # type: ignore[arg-type]
 
 
 def test_properties_of_librdkafka_say_the_same_as_arguments_and_more() -> None:

@@ -129,9 +129,21 @@ def test_a_transaction_closes_after_its_number_of_records(
     check_sent(kafka, tmp_path, f"{topic}-number")
 
 
+def test_a_seal_waits_for_room_behind_the_records_of_its_transaction(embedded: Kafka, tmp_path: Path) -> None:
+    topic = new_topic(embedded)
+    few = {"queue.buffering.max.messages": 5}
+    with sending(embedded, tmp_path, f"{topic}-few", few, seal_every_s=0.01) as sender:
+        for first in range(0, 50, 5):
+            send(sender, topic, range(first, first + 5), 1)
+            assert sender.flush(30) == 0
+    check_sent(embedded, tmp_path, f"{topic}-few")
+
+
 def test_a_transaction_that_could_only_time_out_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="choose at most half"), Spool(tmp_path, "slow") as spool:
         TransactionalSender(spool, "slow", {"transaction.timeout.ms": "10000"}, transaction_ms=6000)
+    with pytest.raises(UsageError, match="cannot be understood"), Spool(tmp_path, "slow") as spool:
+        TransactionalSender(spool, "slow", {"transaction.timeout.ms": "soon"})
 
 
 def test_a_callback_that_would_wait_for_itself_is_refused(embedded: Kafka, tmp_path: Path) -> None:

@@ -65,6 +65,11 @@ def _positive_hash(key: bytes) -> int:
     return murmur2(key) & _POSITIVE
 
 
+def _is_name(topic: object) -> bool:
+    """Whether librdkafka can be asked for it; what else a topic may be called, the cluster says."""
+    return isinstance(topic, str) and "\0" not in topic and topic.encode(errors="ignore").decode() == topic
+
+
 class _Topic:
     """One topic's partitions, and the run that records without a key are on."""
 
@@ -151,6 +156,8 @@ class Partitions:
                 continue
 
     def _learn(self, topic: str) -> _Topic:
+        if not _is_name(topic):
+            raise UsageError(f"{topic!r} cannot name a topic: give text")
         remembered = self._remembered.get(topic)
         try:
             count = self._ask(topic, ASK_S if remembered is None else ASK_AGAIN_S)

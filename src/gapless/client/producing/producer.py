@@ -161,6 +161,8 @@ class Producer:
             headers = _headers(headers)
         if timestamp_ms is not None:
             _check_timestamp(timestamp_ms)
+        if on_delivery is not None:
+            _check_callback(on_delivery)
         if partition is not None:
             self._partitions.check(topic, partition)
         receipt = self._take(topic, partition, value, key, headers, timestamp_ms, on_delivery)
@@ -199,6 +201,8 @@ class Producer:
             headers = _headers(headers)
         if timestamp_ms is not None:
             _check_timestamp(timestamp_ms)
+        if on_delivery is not None:
+            _check_callback(on_delivery)
         if partition is not None:
             self._partitions.check(topic, partition)
         if self._is_forked:
@@ -310,11 +314,11 @@ def _all_bytes(what: str, given: Iterable[object]) -> Sequence[bytes | None]:
 
 
 def _bytes(what: str, given: object) -> bytes | None:
-    if given is None or isinstance(given, bytes):
-        return given
+    if given is None:
+        return None
     if isinstance(given, str):
         return _encoded(what, given)
-    if isinstance(given, bytearray | memoryview):
+    if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given)
     raise UsageError(f"a {what} is bytes or text, not {type(given).__name__}: encode it first")
 
@@ -333,6 +337,11 @@ def _check_timestamp(timestamp_ms: object) -> None:
         )
 
 
+def _check_callback(given: object) -> None:
+    if not callable(given):
+        raise UsageError(f"on_delivery is called with an error and a receipt: {given!r} cannot be called")
+
+
 def _headers(given: GivenHeaders) -> Headers:
     pairs = given.items() if isinstance(given, Mapping) else given
     try:
@@ -343,6 +352,10 @@ def _headers(given: GivenHeaders) -> Headers:
         if not isinstance(name, str):
             raise UsageError(f"a header's name is text, not {type(name).__name__}")
         _encoded("header's name", name)  # librdkafka's client crashes on what cannot be
+        if "\0" in name:
+            raise UsageError(
+                f"header {name!r} has a zero byte in its name, where librdkafka would cut it off"
+            )
         if name in (SOURCE_HEADER, SEQUENCE_HEADER):
             raise UsageError(f"header {name!r} carries a record's identity: choose another name")
     return headers

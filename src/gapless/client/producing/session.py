@@ -30,6 +30,7 @@ from gapless.errors import UsageError
 SLICE_S = 1.0
 """How long a call into librdkafka may take before we look whether it is still wanted."""
 _FULL_QUEUE_S = 0.01
+_ANY_PARTITION = -1  # as librdkafka says it
 TRANSACTION_TIMEOUT_MS = 60_000
 """librdkafka's default of transaction.timeout.ms. A record is tried for as long, then anew."""
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
@@ -89,7 +90,11 @@ class Session:
     def seal(self, seals: Iterable[Seal]) -> None:
         """Write seals to the ledger, in the transaction that is open."""
         for seal in seals:
-            self._producer.produce(LEDGER_TOPIC, seal.to_bytes(), seal.key())
+            value, key = seal.to_bytes(), seal.key()
+            try:
+                self._producer.produce(LEDGER_TOPIC, value, key)
+            except BufferError:
+                self._produce_slowly(LEDGER_TOPIC, value, key, _ANY_PARTITION, 0, [])
 
     def set(self, group: object, offset: TopicPartition) -> None:
         """Change a register of the ledger, in the transaction that is open."""

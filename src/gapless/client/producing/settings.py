@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,8 @@ _logger = logging.getLogger("gapless.client")
 ATTEMPT_MS = 2_000
 DELIVERY_TIMEOUT_MS = 120_000
 FOR_EVER_MS = 0  # librdkafka's word for it
-MANY_RETRIES = 2**31 - 1
+_MOST = 2**31 - 1
+MANY_RETRIES = _MOST
 # When all brokers are gone, librdkafka 2.16 forgets them and begins with the bootstrap servers. Calls of
 # a transaction, and records, that are under way may then wait for ever. Those servers are tried anyway.
 KNOWN_BROKERS_ONLY = {"metadata.recovery.strategy": "none"}
@@ -124,6 +126,8 @@ def settle(bootstrap: str, source: str, semantics: str | None, given: Mapping[st
     acks = _acks(chosen["acks"], word)
     mode = _spool_mode(word, chosen["spool"], chosen["spool_mode"])
     idempotence = chosen["idempotence"]
+    if idempotence not in (None, True, False):
+        raise UsageError(f"idempotence={idempotence!r} cannot be: give True or False")
     if idempotence is None:
         idempotence = acks == "all" and chosen["retries"] != 0 and word is not Semantics.AT_MOST_ONCE
     retries = chosen["retries"]
@@ -146,7 +150,7 @@ def settle(bootstrap: str, source: str, semantics: str | None, given: Mapping[st
         buffer_messages=_number("buffer_messages", chosen["buffer_messages"], 100_000, least=1),
         batch_messages=_number("batch_messages", chosen["batch_messages"], 10_000, least=1),
         when_full=_when_full(chosen["when_full"], word, mode),
-        spool=None if chosen["spool"] is None else Path(chosen["spool"]),
+        spool=_folder(chosen["spool"]),
         spool_mode=mode,
         spool_max_bytes=_at_most("spool_max_bytes", chosen["spool_max_bytes"]),
         spool_when_full=_one_of("spool_when_full", chosen["spool_when_full"], "refuse", "block"),
@@ -233,7 +237,10 @@ def _refuse(what: str, why: str) -> None:
 def _merged(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arguments, completed by properties that mean the same; and the other properties."""
     chosen = dict(given)
-    properties = dict(chosen.pop("properties") or {})
+    given_properties = chosen.pop("properties") or {}
+    if not isinstance(given_properties, Mapping):
+        raise UsageError(f"properties={given_properties!r} cannot be: give a mapping from name to value")
+    properties = dict(given_properties)
     for name, why in _OURS.items():
         if name in properties:
             raise UsageError(f"property {name} cannot be set: {why}")
@@ -278,7 +285,7 @@ def _read(argument: str, name: str, value: Any) -> Any:
         if argument == "idempotence":
             return {"true": True, "false": False}[str(value).lower()]
         return float(value) if argument == "buffer_ms" else int(value)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         raise UsageError(f"property {name}={value!r} cannot be understood") from None
 
 
@@ -335,21 +342,35 @@ def _number(name: str, given: Any, default: int, least: int = 0) -> int:
     value = default if given is None else given
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise UsageError(f"{name}={given!r} cannot be: give a whole number, {least} or more")
+    if value > _MOST:
+        raise UsageError(f"{name}={given!r} is more than librdkafka can count: give at most {_MOST}")
     return value
 
 
 def _at_most(name: str, given: Any) -> int | None:
-    return None if given is None else _number(name, given, 0)
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise UsageError(f"{name}={given!r} cannot be: give a whole number of bytes")
+    return given
+
+
+def _folder(given: Any) -> Path | None:
+    if given is None or isinstance(given, Path):
+        return given
+    if not isinstance(given, str) or not given.strip():
+        raise UsageError(f"spool={given!r} cannot be: name a folder")
+    return Path(given)
 
 
 def _real(name: str, given: Any, default: float) -> float:
     value = default if given is None else given
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
         raise UsageError(f"{name}={given!r} cannot be: give a number of milliseconds, 0 or more")
     return float(value)
 
 
-def _address(bootstrap: str) -> str:
-    if not bootstrap.strip():
+def _address(bootstrap: object) -> str:
+    if not isinstance(bootstrap, str) or not bootstrap.strip():
         raise UsageError("a producer needs the cluster's addresses, like broker-1:9092,broker-2:9092")
     return bootstrap
