@@ -14,6 +14,8 @@ from gapless.audit.auditing import audit
 from gapless.audit.carried import Matching
 from gapless.audit.tables import SinkSpec
 from gapless.errors import UsageError
+from gapless.pipeline.lag import SourceGroup
+from gapless.pipeline.progress import TopicPartition
 from tests.audit.test_audit import A, Bench, transact
 
 if TYPE_CHECKING:
@@ -104,6 +106,34 @@ def test_windows_with_too_few_or_too_many_rows_are_named(
     assert hop.notes == ["9 windows of 1 minute are compared, 1 are not whole"]
     with pytest.raises(UsageError, match="cannot count"):
         audited(bench, Matching(window="1 minute", sink_time="nowhere"), f"parquet:{tmp_path / 'table'}")
+
+
+def test_what_is_not_due_or_not_wanted_is_not_missed_in_windows(
+    bench: Bench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The group has come to the middle of minute 2, and the sink some records further."""
+    send(bench, [(None, b"x" if number % 3 else b"y", number // 6) for number in range(30)])
+    rows = [(BEGIN_MS + minute * MINUTE_MS,) for minute in (0, 0, 0, 0, 1, 1, 1, 2, 2, 2)]
+    table = spark.createDataFrame(rows, "ms long").selectExpr("timestamp_millis(ms) AS made_at")
+    table.write.parquet(str(tmp_path / "table"))
+    group = SourceGroup({"bootstrap.servers": bench.bootstrap}, f"carrier-{bench.topic}", [bench.topic])
+    group.commit({TopicPartition(bench.topic, each): 7 for each in (0, 1)})
+    sink = [SinkSpec.parse(f"parquet:{tmp_path / 'table'}")]
+    matching = Matching(window="1 minute", sink_time="made_at", where="value = 'x'")
+    (hop,) = audit(
+        bench.spark,
+        bench.bootstrap,
+        bench.topic,
+        sinks=sink,
+        matching=matching,
+        group=f"carrier-{bench.topic}",
+        foreign=True,
+    ).hops
+    assert [(each.fault, each.records, each.first_ms) for each in hop.findings] == [
+        (Fault.LOST, 1, BEGIN_MS + MINUTE_MS)
+    ]
+    counts = hop.counts
+    assert (counts.promised, counts.present, counts.pending, counts.duplicated) == (16, 10, 5, 0)
 
 
 def windows_of(bench: Bench, sink: str, time: str) -> tuple[list[tuple[Fault, int]], Counts]:

@@ -312,6 +312,70 @@ def test_another_topic_is_a_sink(bench: Bench, spark: SparkSession) -> None:
     assert {(each.fault, each.which) for each in hop.findings} == {(Fault.LOST, "5"), (Fault.DUPLICATED, "9")}
 
 
+def test_each_of_several_equal_records_is_named_where_none_of_them_is_there(
+    bench: Bench, spark: SparkSession
+) -> None:
+    """The same number is given in each partition, and rows of another topic do not tell theirs."""
+    bench.fill(Planted({each: [(A, n) for n in range(5)] for each in range(3)}, [[(A, 0, 0, 4)]]))
+    copy = f"{bench.topic}-copy"
+    bench.make(copy)
+    producer = bench.producer()
+    for number, times in enumerate((3, 0, 2, 4, 3)):
+        for _ in range(times):
+            bench.send(producer, copy, 0, headers_of(A, number))
+    producer.flush()
+    hop = audited(bench, spark, f"kafka:{copy}").hops[1]
+    told = [
+        (each.fault, each.partition, each.which, each.records, each.first_offset) for each in hop.findings
+    ]
+    assert sorted(told) == [
+        (Fault.DUPLICATED, -1, "3", 1, None),
+        (Fault.LOST, -1, "2", 1, None),
+        (Fault.LOST, 0, "1", 1, 1),
+        (Fault.LOST, 1, "1", 1, 1),
+        (Fault.LOST, 2, "1", 1, 1),
+    ]
+    assert (hop.counts.lost, hop.counts.duplicated, hop.unnamed_findings) == (4, 1, {})
+
+
+def test_of_equal_records_only_the_old_ones_have_expired(bench: Bench, spark: SparkSession) -> None:
+    """Numbers 0 to 9 are hours old in partition 0, and new in partition 1. One of those is lost."""
+    bench.make(bench.topic, 2)
+    bench.make(bench.ledger)
+    copy = f"{bench.topic}-copy"
+    bench.make(copy)
+    producer, now_ms = bench.producer(), time.time_ns() // 1_000_000
+    # The new ones are at lower offsets than the old ones.
+    producer.produce(bench.topic, b"first", partition=0, timestamp=now_ms - 4 * HOUR_MS)
+    for partition, ago_ms in ((0, 3 * HOUR_MS), (1, 0)):
+        for number in range(10):
+            headers, time_ms = headers_of(A, number), now_ms - ago_ms + number
+            producer.produce(bench.topic, b"x", partition=partition, headers=headers, timestamp=time_ms)
+            if (partition, number) != (1, 7):
+                producer.produce(copy, b"x", partition=0, headers=headers, timestamp=time_ms)
+    bench.seal(producer, [(A, 0, 0, 9), (A, 1, 0, 9)])
+    producer.flush()
+    for answer in bench.admin.delete_records([Place(copy, 0, 10)]).values():
+        answer.result(30)
+    hop = audited(bench, spark, f"kafka:{copy}", Matching(where="value = 'x'")).hops[1]
+    assert (hop.counts.expired, hop.counts.lost, hop.counts.present) == (10, 1, 9)
+    assert [(each.partition, each.which, each.first_offset) for each in hop.findings] == [(1, "7", 7)]
+
+
+def test_a_group_that_has_come_to_nothing_is_no_evidence(
+    bench: Bench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """It may be misspelled. All is pending then, and nothing lost."""
+    bench.fill(Planted({0: [(A, 0), (A, 1)]}, [[(A, 0, 0, 1)]]))
+    path = str(tmp_path / "table")
+    records(bench, spark).filter("offset < 1").select("partition", "offset").write.parquet(path)
+    report = audited(bench, spark, f"parquet:{path}", group="nobody")
+    assert report.verdict is Verdict.UNKNOWN
+    assert report.hops[1].doubts == [
+        f"no record of {bench.topic} is due in parquet:{path} yet: the --group has come to none"
+    ]
+
+
 def test_names_of_sinks() -> None:
     assert SinkSpec.parse("delta:tables/a:b") == ("delta", "tables/a:b", None)
     spec = SinkSpec.parse("postgres:postgresql://me:secret@host/db#public.orders")

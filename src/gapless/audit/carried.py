@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.audit.findings import Hop
@@ -83,6 +84,11 @@ class Topic(NamedTuple):
     with_aborted: Callable[[], DataFrame] | None = None
     """Its records, with those of aborted transactions among them. None: there are no such."""
 
+    @property
+    def is_any_due(self) -> bool:
+        to = self.carried_to
+        return to is None or any(to.get(each, 0) > ends.earliest for each, ends in self.ends.items())
+
 
 def judge_sink(topic: Topic, sink: Sink, matching: Matching) -> Hop:
     """Compare a sink's rows with a topic's records."""
@@ -109,7 +115,9 @@ def what_rows_tell(name: str, columns: Sequence[str]) -> str:
 
 def _judge_by_offset(topic: Topic, sink: Sink, matching: Matching, _: str) -> Hop:
     rows, places = _offsets(sink.rows, topic), ["partition", "offset"]
-    compared = _by_offset(_told(topic, matching), rows)
+    told = _told(topic, matching)
+    begins_ms = _begin_of(_by_offset(told, rows, None), sink, matching)
+    compared = _by_offset(told, rows, begins_ms)
 
     def aborted() -> DataFrame | None:
         """Offsets of rows at which readers of committed records find nothing."""
@@ -120,14 +128,16 @@ def _judge_by_offset(topic: Topic, sink: Sink, matching: Matching, _: str) -> Ho
         every = named(topic.records if topic.with_aborted is None else topic.with_aborted())
         return strays.join(every, places, "left")
 
-    return hop_of(topic, sink.name, _states(compared, sink, matching), aborted)
+    return hop_of(topic, sink.name, _states(compared, sink), aborted)
 
 
 def _judge_by_key(topic: Topic, sink: Sink, matching: Matching, by: str) -> Hop:
     of_record, of_row = _keys(by, matching, sink.rows)
     told = _told(topic, matching).withColumn("same_by", of_record)
     spare = _spare(told, topic) if by == IDENTITY and "partition" not in sink.rows.columns else None
-    compared = _by_key(told, sink.rows.select(of_row.alias("same_by")), matching, spare)
+    compare = partial(_by_key, told, sink.rows.select(of_row.alias("same_by")), matching, spare)
+    begins_ms = _begin_of(compare(None), sink, matching)
+    compared = compare(begins_ms)
 
     def aborted() -> DataFrame | None:
         """Records of aborted transactions, of which there are rows."""
@@ -137,11 +147,15 @@ def _judge_by_key(topic: Topic, sink: Sink, matching: Matching, by: str) -> Hop:
         every = named(topic.with_aborted()).withColumn("same_by", of_record)
         return every.join(rows, "same_by").dropDuplicates(["same_by"])
 
-    states = _states(compared, sink, matching)
-    hop = hop_of(topic, sink.name, states, aborted)
+    def missing() -> DataFrame:
+        """Records that are not there, where none that is equal to them is."""
+        return _once(told, begins_ms).filter("due = 1 AND old = 0")
+
+    states = _states(compared, sink)
+    hop = hop_of(topic, sink.name, states, aborted, missing)
     if hop.counts.lost and sink.with_aborted is not None:
         written = sink.with_aborted().select(of_row.alias("same_by")).distinct()
-        hop = hop_of(topic, sink.name, _with_torn(states, written), aborted)
+        hop = hop_of(topic, sink.name, _with_torn(states, written), aborted, missing)
     return hop
 
 
@@ -177,7 +191,7 @@ def is_due(topic: Topic) -> Column:
     return due
 
 
-def _by_offset(told: DataFrame, rows: DataFrame) -> DataFrame:
+def _by_offset(told: DataFrame, rows: DataFrame, begins_ms: int | None) -> DataFrame:
     from pyspark.sql import functions as sf
 
     there = rows.groupBy("partition", "offset").agg(sf.count("*").alias("rows"))
@@ -192,6 +206,8 @@ def _by_offset(told: DataFrame, rows: DataFrame) -> DataFrame:
         )
         .withColumns(
             {
+                "old": sf.coalesce(_is_old(begins_ms), sf.lit(0)),
+                "together": sf.lit(None).cast("int"),
                 "expected": sf.expr("IF(source IS NULL, 0, 1)"),
                 "strange": sf.expr("IF(source IS NULL, there, 0)"),
                 "source": sf.coalesce("source", sf.lit(NOBODY)),
@@ -220,35 +236,57 @@ def _was_read(topic: Topic) -> Column:
     return within
 
 
-def _by_key(told: DataFrame, rows: DataFrame, matching: Matching, spare: DataFrame | None) -> DataFrame:
+def _once(told: DataFrame, begins_ms: int | None) -> DataFrame:
+    """Each record once, as often as the topic may hold it. What is equal goes to one task at once."""
     from pyspark.sql import functions as sf
 
-    # What is equal goes to one task at once: all that follows happens there.
-    once = (
+    return (
         told.repartition("same_by")
         .groupBy("same_by", *NAME)
         .agg(
             sf.min("offset").alias("offset"), sf.min("ms").alias("ms"), sf.max("due").cast("int").alias("due")
         )
+        .withColumn("old", _is_old(begins_ms))
     )
-    first = [sf.min_by(name, "offset").alias(name) for name in (*NAME, "ms")]
-    counted = (sf.count("*"), sf.sum("due")) if not matching.one_per_key else (sf.lit(1), sf.max("due"))
-    records = once.groupBy("same_by").agg(
-        *first, sf.min("offset").alias("offset"), counted[0].alias("expected"), counted[1].alias("due")
-    )
+
+
+def _is_old(begins_ms: int | None) -> Column:
+    """1 for a record that has expired, if it is missing. A sink's is written after the topic's."""
+    from pyspark.sql import functions as sf
+
+    return sf.lit(0) if begins_ms is None else (sf.col("ms") <= begins_ms).cast("int")
+
+
+def _by_key(
+    told: DataFrame, rows: DataFrame, matching: Matching, spare: DataFrame | None, begins_ms: int | None
+) -> DataFrame:
+    from pyspark.sql import functions as sf
+
+    # Of several that are equal the first stands for all.
+    first = sf.min(sf.struct("ms", "partition", "offset", "source", "incarnation", "number")).alias("first")
+    counted = {"expected": sf.count("*"), "due": sf.sum("due"), "old": sf.sum(sf.col("old") * sf.col("due"))}
+    if matching.one_per_key:
+        counted = {"expected": sf.lit(1), "due": sf.max("due"), "old": sf.min("old")}
+    sums = (column.alias(name) for name, column in counted.items())
+    records = _once(told, begins_ms).groupBy("same_by").agg(first, *sums).select("*", "first.*").drop("first")
     if spare is not None:
         records = records.join(sf.broadcast(spare), ["source", "incarnation"], "left")
     there = rows.filter("same_by IS NOT NULL").groupBy("same_by").agg(sf.count("*").alias("there"))
     spared = "coalesce(cut - size(filter(lows, low -> low <= number)), cut)" if spare is not None else "0"
     # Null is equal to nothing: a record that has no such key is not compared.
-    return records.join(there, "same_by", "full").withColumns(
+    joined = records.join(there, "same_by", "full").withColumn(
+        "there", sf.when(sf.col("same_by").isNull(), None).otherwise(sf.coalesce("there", sf.lit(0)))
+    )
+    return joined.withColumns(
         {
-            "there": sf.when(sf.col("same_by").isNull(), None).otherwise(sf.coalesce("there", sf.lit(0))),
             "strange": sf.expr("IF(expected IS NULL, there, 0)"),
             "expected": sf.coalesce("expected", sf.lit(0)),
             "due": sf.coalesce("due", sf.lit(0)),
-            # Which of several equal ones is missing, nobody can say.
-            "partition": sf.expr("IF(expected > 1 AND there BETWEEN 1 AND expected - 1, -1, partition)"),
+            "old": sf.coalesce("old", sf.lit(0)),
+            # Where none of several equal ones is there each can be named. Else nobody can say which it is.
+            "together": sf.expr("IF(expected > 1 AND there = 0, same_by, NULL)"),
+            "partition": sf.expr("IF(expected > 1 AND there > 0, -1, partition)"),
+            "offset": sf.expr("IF(expected > 1 AND there > 0, NULL, offset)"),
             "source": sf.coalesce("source", sf.lit(NOBODY)),
             "spare": sf.expr(spared),
         }
@@ -289,15 +327,14 @@ def _keys(by: str, matching: Matching, rows: DataFrame) -> tuple[Column, Column]
     return sf.expr(own), sf.expr(matching.sink_by or own)
 
 
-def _states(compared: DataFrame, sink: Sink, matching: Matching) -> DataFrame:
+def _states(compared: DataFrame, sink: Sink) -> DataFrame:
     """What is true of each record that was compared, as counts."""
     from pyspark.sql import functions as sf
 
     missing = "greatest(due - there, 0)"
-    begins_ms = _begin_of(compared, sink, matching)
-    # A sink's record is written after the topic's, so it is never older.
-    gone = "0" if begins_ms is None else f"IF(ms <= {begins_ms}, {missing}, 0)"
-    left = compared.withColumn("expired", sf.expr(gone)).withColumn("due", sf.expr("due - expired"))
+    left = compared.withColumn("expired", sf.expr(f"least({missing}, old)")).withColumn(
+        "due", sf.expr("due - expired")
+    )
     return left.withColumns(
         {
             "lost": sf.lit(0) if sink.is_open else sf.expr(missing),

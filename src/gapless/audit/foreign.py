@@ -15,7 +15,7 @@ import pyarrow as pa
 from gapless.audit.carried import ALWAYS_MS, HASH, KEY, SAME_BY, Matching, Sink, Topic, is_due, kept_from
 from gapless.audit.findings import Counts, Fault, Finding, Hop
 from gapless.audit.judging import MOST_FINDINGS, unnamed
-from gapless.audit.naming import NOBODY
+from gapless.audit.naming import NOBODY, add_doubts
 from gapless.audit.stretches import as_set, overlay
 from gapless.errors import UsageError
 from gapless.pipeline.dedup.runs import Runs, joined
@@ -114,6 +114,8 @@ class _Window(NamedTuple):
     start_ms: int
     end_ms: int
     records: int
+    due: int
+    """Records that must have come to the sink."""
     rows: int
 
 
@@ -131,13 +133,15 @@ def judge_windows(topic: Topic, sink: Sink, matching: Matching) -> Hop:
     whole = [each for each in windows[1 if cut else 0 : -1] if not each.start_ms <= begins_ms < each.end_ms]
     every = hop.sources.setdefault(NOBODY, Counts())
     for each in whole:
-        missing = max(each.records - each.rows, 0)
+        missing = max(each.due - each.rows, 0)
         is_expired = each.end_ms <= begins_ms
         counts = Counts(
             promised=each.records,
             present=min(each.records, each.rows),
-            lost=0 if is_expired else missing,
+            lost=0 if is_expired or sink.is_open else missing,
+            hidden=missing if sink.is_open and not is_expired else 0,
             expired=missing if is_expired else 0,
+            pending=each.records - max(each.due, min(each.rows, each.records)),
             duplicated=max(each.rows - each.records, 0),
         )
         every += counts
@@ -149,8 +153,8 @@ def judge_windows(topic: Topic, sink: Sink, matching: Matching) -> Hop:
     hop.notes.append(f"{len(whole):,} windows of {length} are compared, {left_out} are not whole")
     if not whole:
         hop.doubts.append(f"there is no whole window of {length} to be compared")
-    elif every.promised == every.expired:
-        hop.doubts.append(f"nothing is left in {sink.name} of what {topic.name} holds")
+    else:
+        add_doubts(hop, topic, sink.name)
     hop.unnamed_findings = unnamed(hop)
     return hop
 
@@ -162,14 +166,18 @@ def _windows(topic: Topic, sink: Sink, matching: Matching) -> list[_Window]:
 
     length, column = str(matching.window), str(matching.sink_time)
     try:
-        due = topic.records.filter(is_due(topic))
-        records = due.groupBy(sf.window("timestamp", length).alias("at")).agg(sf.count("*").alias("records"))
+        told = topic.records if matching.where is None else topic.records.filter(matching.where)
+        told = told.withColumn("due", is_due(topic))
+        records = told.groupBy(sf.window("timestamp", length).alias("at")).agg(
+            sf.count("*").alias("records"), sf.count_if("due").alias("due")
+        )
         times = sink.rows.select(sf.col(column).cast("timestamp").alias("time"))
         there = times.groupBy(sf.window("time", length).alias("at")).agg(sf.count("*").alias("rows"))
         joined = records.join(there, "at", "full").select(
             sf.unix_millis("at.start").alias("start"),
             sf.unix_millis("at.end").alias("end"),
             sf.coalesce("records", sf.lit(0)).alias("records"),
+            sf.coalesce("due", sf.lit(0)).alias("due"),
             sf.coalesce("rows", sf.lit(0)).alias("rows"),
         )
         found = joined.filter("start IS NOT NULL").orderBy("start").collect()

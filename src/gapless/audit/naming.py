@@ -24,11 +24,18 @@ _SUMMED = ("promised", *_COUNTED, "unknown", "strange")
 _FAULTS = (Fault.LOST, Fault.DUPLICATED, Fault.TORN)
 
 
-def hop_of(topic: Topic, sink: str, states: DataFrame, aborted: Callable[[], DataFrame | None]) -> Hop:
+def hop_of(
+    topic: Topic,
+    sink: str,
+    states: DataFrame,
+    aborted: Callable[[], DataFrame | None],
+    missing: Callable[[], DataFrame] | None = None,
+) -> Hop:
     """A hop from the states of all records, which have a name, an offset and a time.
 
     `aborted` gives records that are in the sink, and in the topic only in aborted transactions. It is asked
-    if there are rows of which no record is known.
+    if there are rows of which no record is known. `missing` gives those that are not there, by what makes
+    several of them equal. It is asked if some states are of records that are missing `together`.
     """
     from pyspark.sql import functions as sf
 
@@ -43,6 +50,8 @@ def hop_of(topic: Topic, sink: str, states: DataFrame, aborted: Callable[[], Dat
                 hop.sources[row.source] = Counts(**{each: row[each] for each in ("promised", *_COUNTED)})
             sums = {each: sums[each] + row[each] for each in _SUMMED}
         faulty = condensed.filter("named IS NOT NULL").select("source", "named.*", *_COUNTED)
+        if missing is not None and not faulty.filter("together IS NOT NULL").isEmpty():
+            faulty = _apart(faulty, missing())
         for fault in _FAULTS:
             if sums[fault.value]:
                 hop.findings += _findings(fault, topic.name, faulty)
@@ -52,7 +61,7 @@ def hop_of(topic: Topic, sink: str, states: DataFrame, aborted: Callable[[], Dat
     if records is not None:
         begins = topic.earliest_now() if topic.earliest_now is not None else {}
         add_aborted(hop, aborted_in(topic.name, records, begins))
-    _add_doubts(hop, topic, sink, sums["unknown"])
+    add_doubts(hop, topic, sink, unknown=sums["unknown"])
     strange = sums["strange"] - hop.counts.aborted
     if strange > 0:
         hop.notes.append(
@@ -62,7 +71,8 @@ def hop_of(topic: Topic, sink: str, states: DataFrame, aborted: Callable[[], Dat
     return hop
 
 
-def _add_doubts(hop: Hop, topic: Topic, sink: str, unknown: int) -> None:
+def add_doubts(hop: Hop, topic: Topic, sink: str, *, unknown: int = 0) -> None:
+    """Why a hop to a sink cannot be called clean."""
     counts = hop.counts
     if unknown:
         hop.doubts.append(f"{unknown:,} records of {topic.name} have nothing to be compared by")
@@ -73,6 +83,8 @@ def _add_doubts(hop: Hop, topic: Topic, sink: str, unknown: int) -> None:
         )
     if not counts.promised:
         hop.doubts.append(f"{topic.name} holds no record that should be in {sink}")
+    elif not topic.is_any_due:
+        hop.doubts.append(f"no record of {topic.name} is due in {sink} yet: the --group has come to none")
     elif counts.promised == counts.expired:
         hop.doubts.append(f"nothing is left in {sink} of what {topic.name} holds")
 
@@ -84,13 +96,25 @@ def _condensed(states: DataFrame) -> DataFrame:
     is_faulty = (sf.col("lost") > 0) | (sf.col("duplicated") > 0) | (sf.col("torn") > 0)
     told = states.withColumns(
         {
-            "named": sf.when(is_faulty, sf.struct("incarnation", "partition", "number", "offset", "ms")),
+            "named": sf.when(
+                is_faulty, sf.struct("incarnation", "partition", "number", "offset", "ms", "together")
+            ),
             "promised": sf.col("expected"),
             "unknown": sf.when(sf.col("there").isNull(), sf.col("expected")),
         }
     )
     sums = (sf.sum(sf.coalesce(each, sf.lit(0))).alias(each) for each in _SUMMED)
     return told.groupBy("source", "named").agg(*sums)
+
+
+def _apart(faulty: DataFrame, missing: DataFrame) -> DataFrame:
+    """A row for each record of those that are missing together."""
+    from pyspark.sql import functions as sf
+
+    alone, together = faulty.filter("together IS NULL"), faulty.filter("together IS NOT NULL")
+    names = missing.select(*NAME, "offset", "ms", sf.col("same_by").alias("together"))
+    told = together.select("together", *((sf.col(each) > 0).cast("long").alias(each) for each in _COUNTED))
+    return alone.unionByName(names.join(told, "together"))
 
 
 def _findings(fault: Fault, topic: str, states: DataFrame) -> list[Finding]:
