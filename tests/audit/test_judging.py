@@ -115,6 +115,29 @@ def test_seals_that_tell_of_fewer_records_than_were_counted_leave_a_doubt() -> N
     assert "2 records are missing" in judged(planted, counts={A: 4}).doubts[0]
 
 
+def test_records_that_were_counted_and_are_neither_there_nor_promised_leave_a_doubt() -> None:
+    """The seal of partition 0's end is gone, and so are the records. A later seal still counts them."""
+    planted = Planted({0: [(A, 0), (A, 1)], 1: [(A, 0)]}, [[(A, 0, 0, 1)], [(A, 1, 0, 0)]])
+    assert not judged(planted, counts={A: 3}).doubts
+    assert "2 records are missing" in judged(planted, counts={A: 5}).doubts[0]
+    # They are there, and only their seal is not.
+    planted.logs[0] += [(A, 2), (A, 3)]
+    assert not judged(planted, counts={A: 5}).doubts
+    # Nothing else is known of who counts them.
+    assert "7 records are missing" in judged(planted, counts={A: 5, B: 7}).doubts[0]
+
+
+def test_no_more_has_expired_than_retention_can_have_taken() -> None:
+    """Offsets 0 to 2 are gone, and with them three records at most. Of one source nothing is there."""
+    planted = Planted({0: [(A, 2), (A, 3)]}, [[(A, 0, 0, 3)], [(B, 0, 0, 0)]], earliest={0: 3})
+    hop = judged(planted)
+    assert (hop.counts.expired, hop.counts.lost, hop.doubts) == (3, 0, [])
+    planted.seals.append([(B, 0, 1, 4)])
+    assert judged(planted).doubts == [
+        "7 records are missing before the first of orders-0, and retention can have taken 3 at most"
+    ]
+
+
 def test_without_promises_nothing_is_clean() -> None:
     hop = judged(Planted({0: [(A, 0)]}, []))
     assert hop.doubts == ["no seal of the ledger promises a record of orders"]

@@ -5,6 +5,7 @@ Everything is sets of sequences, one for each stream: a maker (source and incarn
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -140,7 +141,7 @@ def judge_topic(
     ]
     hop.findings = findings[:MOST_FINDINGS]
     hop.unnamed_findings = unnamed(hop)
-    hop.doubts = _doubts(topic, hop, promised, _unsealed(promised, tallies, known))
+    hop.doubts = _doubts(topic, hop, promised, _unsealed(promised, tallies, known), missing.too_old(topic))
     return hop
 
 
@@ -172,6 +173,7 @@ class _Missing:
     ) -> None:
         self._runs = runs
         self._known = known
+        self._earliest = {each: whole.earliest for each, whole in there.partitions.items()}
         held = there.held
         partitions = np.array([partition for _, partition in known], np.int64)[runs.keys]
         facts = [there.partitions.get(each, Whole(0, 0, 0)) for each in partitions.tolist()]
@@ -207,6 +209,19 @@ class _Missing:
 
     def by_stream(self, name: str) -> Ints:
         return np.bincount(self._runs.keys, self._counts[name], len(self._known)).astype(np.int64)
+
+    def too_old(self, topic: str) -> list[str]:
+        """Partitions of which more records should have expired than there were offsets before the first."""
+        sums: dict[int, int] = {}
+        for key, count in zip(self._runs.keys.tolist(), self._counts["expired"].tolist(), strict=True):
+            partition = self._known[key][1]
+            sums[partition] = sums.get(partition, 0) + count
+        return [
+            f"{count:,} records are missing before the first of {topic}-{partition}, and retention can have "
+            f"taken {self._earliest[partition]:,} at most"
+            for partition, count in sorted(sums.items())
+            if count > self._earliest.get(partition, 0)
+        ]
 
     def torn_of(self, aborted: Stretches) -> Ints:
         """How many of each of these stretches are torn. A run never goes beyond one of them."""
@@ -327,20 +342,21 @@ def unnamed(hop: Hop) -> dict[Fault, int]:
 
 
 def _unsealed(promised: Promised, tallies: Mapping[str, Ints], known: list[tuple[bytes, int]]) -> int:
-    """Records that are neither there nor promised, of makers who count more than their seals tell."""
-    told: dict[bytes, int] = {}
-    gaps: dict[bytes, int] = {}
+    """Records that makers count, and that are missing without a seal that tells of them.
+
+    Some may be in gaps, though what is there without a promise could be what was counted. All that is
+    counted beyond what is there or promised is missing for certain, and nothing tells where.
+    """
+    told, spare, gaps = (Counter[bytes]() for _ in range(3))
     for key, (maker, _) in enumerate(known):
-        told[maker] = told.get(maker, 0) + int(tallies["promised"][key])
-        gaps[maker] = gaps.get(maker, 0) + int(tallies["open"][key])
-    return sum(
-        min(gaps[maker], counted - told[maker])
-        for maker, counted in promised.counts.items()
-        if maker in told and counted > told[maker]
-    )
+        told[maker] += int(tallies["promised"][key])
+        spare[maker] += int(tallies["unpromised"][key])
+        gaps[maker] += int(tallies["open"][key])
+    untold = {maker: counted - told[maker] for maker, counted in promised.counts.items()}
+    return sum(max(min(gaps[maker], count), count - spare[maker], 0) for maker, count in untold.items())
 
 
-def _doubts(topic: str, hop: Hop, promised: Promised, unsealed: int) -> list[str]:
+def _doubts(topic: str, hop: Hop, promised: Promised, unsealed: int, too_old: list[str]) -> list[str]:
     counts = hop.counts
     doubts = []
     if promised.unreadable:
@@ -358,4 +374,4 @@ def _doubts(topic: str, hop: Hop, promised: Promised, unsealed: int) -> list[str
         doubts.append(
             f"{unsealed:,} records are missing, of producers whose seals tell of fewer than they count"
         )
-    return doubts
+    return doubts + too_old
