@@ -231,6 +231,30 @@ def test_a_function_that_raises_is_tried_again_then_stops_or_makes_a_dead_letter
     assert calls[7] == 6
 
 
+def test_an_output_that_could_never_be_written_is_its_records_failure(embedded: Kafka) -> None:
+    topic, out, dead = new_topic(embedded), new_topic(embedded), new_topic(embedded)
+    impossible: list[Any] = [
+        Output(out, 7),  # type: ignore[arg-type]
+        Output(7, b""),  # type: ignore[arg-type]
+        Output(out, b"", partition="0"),  # type: ignore[arg-type]
+        Output(out, b"", headers=[("a", 7)]),  # type: ignore[list-item]
+        Output(out, b"", timestamp_ms="now"),  # type: ignore[arg-type]
+        Output(out, "\ud800"),
+        [Output(out, b"half"), Output(out, b"x" * 2_000_000)],
+        Output(out, b"fine", headers={"a": "mapping"}),
+    ]
+    write(embedded.bootstrap, topic, len(impossible))
+    relay = Running(
+        embedded, topic, lambda record: impossible[record.offset], retries=0, on_failure=DeadLetters(dead)
+    )
+    wait_for(lambda: relay.ended or relay.relay.relayed == len(impossible), "all are relayed")
+    relay.stop()
+    assert copies(embedded, out) == [b"fine"]
+    reasons = [str(dict(each.headers)[REASON_HEADER]) for each in read_all(embedded, dead)]
+    assert len(reasons) == len(impossible) - 1
+    assert "a record of 2,000,000 bytes is too large" in reasons[-1]
+
+
 def test_an_output_that_cannot_be_written_is_told(kafka: Kafka) -> None:
     topic = new_topic(kafka)
     write(kafka.bootstrap, topic, 5)

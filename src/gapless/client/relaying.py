@@ -29,11 +29,21 @@ from confluent_kafka import TopicPartition as LibraryPartition
 
 from gapless.client.consuming.failures import DeadLetters, ProcessingFailed, dead_letter_headers
 from gapless.client.consuming.processing import check_function
-from gapless.client.consuming.settings import Settings, settle
+from gapless.client.consuming.settings import Settings, check_number, settle
 from gapless.client.consuming.signals import StopOnSignals
-from gapless.client.consuming.starting import check_topics, is_hopeless, is_of_rebalance, translate
+from gapless.client.consuming.starting import (
+    check_topics,
+    is_hopeless,
+    is_of_rebalance,
+    new_consumer,
+    refused,
+    subscribe,
+    translate,
+)
+from gapless.client.giving import GivenHeaders, as_bytes, check_timestamp, header_pairs
+from gapless.client.producing.limits import SizeLimit
 from gapless.client.producing.settings import KNOWN_BROKERS_ONLY
-from gapless.client.records import Headers, Record
+from gapless.client.records import Record
 from gapless.errors import GaplessError, UsageError
 
 _log = logging.getLogger(__name__)
@@ -58,7 +68,7 @@ class Output(NamedTuple):
     topic: str
     value: bytes | str | None
     key: bytes | str | None = None
-    headers: Headers = ()
+    headers: GivenHeaders = ()
     partition: int | None = None
     timestamp_ms: int | None = None
 
@@ -110,8 +120,8 @@ class Relay:
             DeadLetters(topic), written in the same transaction. Transactions are tried as often, too.
         """
         check_function(function, "function")
-        if transaction_records < 1:
-            raise UsageError(f"transaction_records={transaction_records} is too small: use 1 or more")
+        check_number("transaction_records", transaction_records, least=1, whole=True)
+        check_number("transaction_ms", transaction_ms)
         self._settings = _settle(
             bootstrap,
             group=group,
@@ -127,6 +137,7 @@ class Relay:
         self._producer_properties = _producer_properties(
             self._settings, self._transactional_id, producer_properties or {}
         )
+        self._size_limit = SizeLimit(self._producer_properties, source=None)
         self._transaction_s = transaction_ms / 1000
         self._transaction_records = transaction_records
         self._stopping = threading.Event()
@@ -147,20 +158,24 @@ class Relay:
     def run(self) -> None:
         """Relay until `stop`, SIGINT or SIGTERM. Raises GaplessErrors that say why it cannot go on."""
         with StopOnSignals(self.stop):
-            consumer = Consumer({**self._settings.properties, "error_cb": self._on_error})
+            consumer = new_consumer({**self._settings.properties, "error_cb": self._on_error})
             try:
                 check_topics(consumer, self._settings.topics, self._settings, lambda: self._last_error)
-                producer = Producer({**self._producer_properties, "error_cb": self._on_error})
+                producer = self._new_producer()
                 producer.init_transactions(_TRANSACTION_TIMEOUT_S)
-                consumer.subscribe(
-                    list(self._settings.topics), on_revoke=self._not_ours, on_lost=self._not_ours
-                )
+                subscribe(consumer, self._settings.topics, on_revoke=self._not_ours, on_lost=self._not_ours)
                 while not self._stopping.is_set():
                     self._turn(consumer, producer)
             except KafkaException as error:
                 raise self._explain(error) from error
             finally:
                 consumer.close()
+
+    def _new_producer(self) -> Producer:
+        try:
+            return Producer({**self._producer_properties, "error_cb": self._on_error})
+        except (KafkaException, TypeError, ValueError) as error:
+            raise refused(error) from error
 
     def _on_error(self, error: KafkaError) -> None:
         """Called by librdkafka while it polls; what matters is raised by the call that it breaks."""
@@ -247,13 +262,28 @@ class Relay:
         attempts = 0
         while True:
             try:
-                return _as_outputs(self._function(record))
+                return [self._checked(output) for output in _as_outputs(self._function(record))]
             except Exception as error:  # noqa: BLE001 - the user's code may raise anything
                 attempts += 1
                 if attempts > self._settings.retries:
                     return [self._dead_letter(record, error, attempts)]
             pause_s = self._settings.backoff_ms / 1000 * 2 ** (attempts - 1)
             self._stopping.wait(pause_s)
+
+    def _checked(self, output: Output) -> Output:
+        """What could never be written is the record's failure: it must not stop the others for ever."""
+        given: tuple[Any, ...] = output  # whatever the user's function has put there
+        topic, given_value, given_key, given_headers, partition, timestamp_ms = given
+        if not isinstance(topic, str) or "\0" in topic:
+            raise UsageError(f"{topic!r} cannot name a topic: give text")
+        if partition is not None and not (isinstance(partition, int) and 0 <= partition < 1 << 31):
+            raise UsageError(f"a partition is a number, not {partition!r}")
+        if timestamp_ms is not None:
+            check_timestamp(timestamp_ms)
+        value, key = as_bytes("value", given_value), as_bytes("key", given_key)
+        headers = header_pairs(given_headers)
+        self._size_limit.check(value, key, headers)
+        return Output(topic, value, key, headers, partition, timestamp_ms)
 
     def _dead_letter(self, record: Record, error: Exception, attempts: int) -> Output:
         letters = self._settings.on_failure
@@ -274,7 +304,7 @@ class Relay:
                     output.topic,
                     output.value,
                     output.key,
-                    headers=list(output.headers),
+                    headers=[*output.headers],
                     on_delivery=self._delivered,
                     **rest,
                 )

@@ -43,6 +43,23 @@ def test_offsets_of_ones_own_need_no_group(kafka: Kafka) -> None:
             consumer.commit()
 
 
+def test_places_that_cannot_be_are_refused_and_harm_nothing(embedded: Kafka) -> None:
+    topic = written(embedded, 3)
+    with Consumer(embedded.bootstrap, group=f"{topic}-places") as consumer:
+        with pytest.raises(UsageError, match="has no partition 5: it has 0 to 0"):
+            consumer.assign([TopicPartition(topic, 5)])
+        with pytest.raises(UsageError, match="is no partition"):
+            consumer.assign([topic])  # type: ignore[list-item]
+        consumer.assign([TopicPartition(topic, 0)])
+        with pytest.raises(UsageError, match="'1' is no offset"):
+            consumer.seek(TopicPartition(topic, 0), "1")  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="-5 is no offset"):
+            consumer.commit({TopicPartition(topic, 0): -5})
+        with pytest.raises(UsageError, match="give one of them"):
+            consumer.rewind(records=1, to_ms=1)
+        assert [record.value for record in consumer.poll(30)] == values(1)
+
+
 def test_seek_and_rewind_go_anywhere(kafka: Kafka) -> None:
     topic = written(kafka, 40)
     zero = TopicPartition(topic, 0)

@@ -79,6 +79,17 @@ def test_one_word_sets_all(
         ({"workers": 0}, "use 1 or more"),
         ({"on_failure": "ignore"}, "choose 'stop' or DeadLetters"),
         ({"group": None}, "name one with group="),
+        ({"group": ""}, "cannot name a group"),
+        ({"topics": [7]}, "7 cannot name a topic"),
+        ({"topics": 7}, "give a name, or several"),
+        ({"store": "bills.db"}, r"give one like SqliteStore\(path\)"),
+        ({"backoff_ms": -1}, "use 0 or more"),
+        ({"commit_every_ms": "5"}, "commit_every_ms='5' cannot be: give a number"),
+        ({"close_timeout_s": float("inf")}, "is too large"),
+        ({"retries": 1.5}, "give a whole number"),
+        ({"on_failure": DeadLetters(7)}, "7 cannot name a topic"),  # type: ignore[arg-type]
+        ({"properties": {"max.poll.interval.ms": "long"}}, "cannot be understood"),
+        ({"properties": ["a"]}, "give a mapping"),
     ],
 )
 def test_contradictions_are_refused_with_the_reason(given: dict[str, Any], reason: str) -> None:
@@ -114,6 +125,18 @@ def test_pulling_is_refused_with_a_store() -> None:
     consumer = Consumer("localhost:1", group="g", topics="t", store=Transactional())
     with pytest.raises(UsageError, match=r"use run\(handler\)"):
         next(iter(consumer))
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"properties": {"no.such": "thing"}}, 'refuses the properties: No such .* "no.such"'),
+        ({"topics": []}, "there is nothing to read"),
+    ],
+)
+def test_what_could_never_run_is_refused_before_it_waits(given: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        Consumer("localhost:1", **{"group": "g", "topics": "t", **given}).run(print)
 
 
 def test_partitions_cannot_be_assigned_to_a_member_that_subscribes() -> None:

@@ -206,3 +206,5 @@ def test_a_key_that_cannot_be_made_is_the_records_failure(kit: Kit, opened: Open
 def test_settings_that_cannot_be_are_refused(kit: Kit) -> None:
     with pytest.raises(UsageError, match="dedup_by='key' is unknown"):
         kit.store(dedup_by="key")
+    with pytest.raises(UsageError, match="dedup_by=7 is unknown"):
+        kit.store(dedup_by=7)

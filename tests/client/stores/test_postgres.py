@@ -277,6 +277,8 @@ def test_a_dsn_that_cannot_be_read_is_refused(require: Require) -> None:
 
     with pytest.raises(UsageError, match="dsn of PostgresStore"):
         PostgresStore("nonsense")
+    with pytest.raises(UsageError, match="dsn of PostgresStore"):
+        PostgresStore(7)  # type: ignore[arg-type]
 
 
 def test_a_closed_store_says_so(postgres_kit: PostgresKit, opened: OpenStores) -> None:

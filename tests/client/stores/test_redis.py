@@ -251,6 +251,8 @@ def test_a_url_that_cannot_be_read_is_refused(require: Require) -> None:
 
     with pytest.raises(UsageError, match="url of RedisStore"):
         RedisStore("nonsense", expire="1h", in_doubt="redo")
+    with pytest.raises(UsageError, match="url of RedisStore"):
+        RedisStore(7, expire="1h", in_doubt="redo")  # type: ignore[arg-type]
 
 
 def test_an_unreachable_redis_is_told(require: Require) -> None:

@@ -89,6 +89,11 @@ def test_memory_is_no_place_for_what_must_outlive_the_process(path: str) -> None
         SqliteStore(path)
 
 
+def test_what_is_no_path_is_refused() -> None:
+    with pytest.raises(UsageError, match="the path of a file, not 7"):
+        SqliteStore(7)  # type: ignore[arg-type]
+
+
 OPENS_UNPRIVILEGED = """
 import os, sys
 from gapless.client.stores.sqlite import SqliteStore

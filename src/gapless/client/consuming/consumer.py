@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaException
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaException
 from confluent_kafka import TopicPartition as LibraryPartition
 
 from gapless.client.consuming.backlog import Backlog, Work
 from gapless.client.consuming.failures import DeadLetters
 from gapless.client.consuming.poller import Poller
 from gapless.client.consuming.processing import Counters, Processing, as_handler
-from gapless.client.consuming.settings import settle
+from gapless.client.consuming.settings import check_number, settle
 from gapless.client.consuming.signals import StopOnSignals
 from gapless.client.consuming.starting import translate
 from gapless.client.records import Record, TopicPartition
@@ -148,6 +148,7 @@ class Consumer:
         )
         with StopOnSignals(self.stop):
             self._start()
+            self._check_has_something()
             for number in range(self._settings.workers):
                 threading.Thread(
                     target=self._work, args=(processing,), name=f"gapless-worker-{number}", daemon=True
@@ -169,6 +170,7 @@ class Consumer:
         """Record after record, until `stop`. One counts as processed when the next is asked for."""
         self._pullable()
         self._start()
+        self._check_has_something()
         while (work := self._next_work(None)) is not None:
             self._pulled = work
             try:
@@ -237,6 +239,11 @@ class Consumer:
         if self._running:
             raise UsageError("the consumer is running a handler")
 
+    def _check_has_something(self) -> None:
+        if not self._settings.topics and not self._backlog.holdings():
+            self.close()
+            raise UsageError("there is nothing to read: give topics=, or assign() partitions first")
+
     # Partitions and offsets of one's own
 
     def assign(self, partitions: Partitions) -> None:
@@ -246,9 +253,11 @@ class Consumer:
         """
         if self._settings.topics:
             raise UsageError("the group shares out the topics: leave out topics= to assign partitions")
-        starts = dict(partitions) if isinstance(partitions, Mapping) else dict.fromkeys(partitions)
-        if self._settings.group is None:
-            starts = {each: OFFSET_BEGINNING if start is None else start for each, start in starts.items()}
+        given = dict(partitions) if isinstance(partitions, Mapping) else dict.fromkeys(partitions)
+        begin = OFFSET_BEGINNING if self._settings.group is None else None
+        starts = {
+            _partition(each): begin if start is None else _place(start) for each, start in given.items()
+        }
         self._start()
         self._finish_pulled(done=True)
         self._call(lambda: self._poller.assign(starts))
@@ -259,15 +268,21 @@ class Consumer:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on from there. What waits of the partition is dropped; the group's offset follows."""
+        place, start = _partition(partition), _place(offset)
         self._finish_pulled(done=True)
-        self._call(lambda: self._poller.seek(partition, offset))
+        self._call(lambda: self._poller.seek(place, start))
 
     def rewind(
         self, partition: TopicPartition | None = None, *, records: int | None = None, to_ms: int | None = None
     ) -> None:
         """Back to the beginning, by some offsets, or to a time; of one partition, or of all that are ours."""
+        if records is not None and to_ms is not None:
+            raise UsageError("rewind by records, or to a time: give one of them")
+        for name, number in {"records": records, "to_ms": to_ms}.items():
+            if number is not None:
+                check_number(name, number, whole=True)
         self._finish_pulled(done=True)
-        for each in [partition] if partition is not None else self.assignment():
+        for each in [_partition(partition)] if partition is not None else self.assignment():
             if to_ms is not None:
                 offset = self._offset_at(each, to_ms)
             else:
@@ -294,7 +309,8 @@ class Consumer:
         if offsets is None:
             self._call(self._poller.commit_done_now)
             return
-        self._call(lambda: self._poller.commit(offsets))
+        told = {_partition(each): _offset(offset) for each, offset in offsets.items()}
+        self._call(lambda: self._poller.commit(told))
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None = None
@@ -383,3 +399,23 @@ class Consumer:
             self.close()
         except Exception as second:  # noqa: BLE001 - the first error is the one to see
             _log.warning("while closing after an error: %s", second)
+
+
+def _partition(given: object) -> TopicPartition:
+    """What names a partition: TopicPartition("orders", 0), or just the pair."""
+    if isinstance(given, tuple) and len(given) == 2:
+        topic, number = given
+        if isinstance(topic, str) and isinstance(number, int) and not isinstance(number, bool):
+            return TopicPartition(topic, number)
+    raise UsageError(f"{given!r} is no partition: give TopicPartition(topic, number)")
+
+
+def _place(given: object) -> int:
+    """An offset to go on from: a number, or one of librdkafka's words for both ends."""
+    return given if given in (OFFSET_BEGINNING, OFFSET_END) else _offset(given)
+
+
+def _offset(given: object) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < 1 << 63:
+        raise UsageError(f"{given!r} is no offset: give a whole number, 0 or more")
+    return given

@@ -30,9 +30,12 @@ from gapless.client.consuming.outages import PAUSE_S
 from gapless.client.consuming.settings import Settings
 from gapless.client.consuming.starting import (
     check_offset,
+    check_partitions,
     check_topics,
     is_hopeless,
     is_of_rebalance,
+    new_consumer,
+    subscribe,
     translate,
 )
 from gapless.client.records import TopicPartition
@@ -96,15 +99,16 @@ class Poller:
 
     def start(self) -> None:
         """Raises Unreachable, or UsageError for topics that are not there, before anything is begun."""
-        self._consumer = Consumer(
+        self._consumer = new_consumer(
             {**self._settings.properties, "error_cb": self._on_error, "on_commit": self._on_commit}
         )
         try:
             check_topics(self._consumer, self._settings.topics, self._settings, lambda: self._last_error)
             self._store.open(self._settings.group or "")
             if self._settings.topics:
-                self._consumer.subscribe(
-                    list(self._settings.topics),
+                subscribe(
+                    self._consumer,
+                    self._settings.topics,
                     on_assign=self._on_assign,
                     on_revoke=self._on_revoke,
                     on_lost=self._on_lost,
@@ -458,8 +462,7 @@ class Poller:
 
     def assign(self, starts: Mapping[TopicPartition, int | None]) -> None:
         """Hold exactly these partitions, outside of the group's sharing."""
-        topics = {each.topic for each in starts}
-        check_topics(self.consumer, sorted(topics), self._settings, lambda: self._last_error)
+        check_partitions(self.consumer, starts, self._settings, lambda: self._last_error)
         self._hand_over([holding.partition for holding in self._backlog.holdings()], self._patience_s)
         self.hold(
             [

@@ -9,8 +9,10 @@ librdkafka's own automatic commits are never on: they commit what was fetched, n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
+from threading import TIMEOUT_MAX
 from typing import Any
 
 from gapless.client.consuming.failures import DeadLetters
@@ -117,18 +119,28 @@ def settle(
     """The settings, or UsageError with the reason why they cannot be."""
     word, order = _word_and_order(semantics, order)
     commit_first = order == COMMIT_THEN_PROCESS
-    topics = (topics,) if isinstance(topics, str) else tuple(topics)
+    topics = _names(topics)
     _check_group(group, topics, store, commit_first)
     _check_store(word, store)
-    by_key = _check_parallel(workers, parallel_by, commit_first, store)
-    numbers = {"batch_records": batch_records, "queue_records": queue_records, "queue_bytes": queue_bytes}
-    for name, number in numbers.items():
-        if number < 1:
-            raise UsageError(f"{name}={number} is too small: use 1 or more")
-    if store_timeout_s < 0:
-        raise UsageError(f"store_timeout_s={store_timeout_s} is too small: use 0 (do not wait) or more")
+    for name, number in {
+        "workers": workers,
+        "batch_records": batch_records,
+        "queue_records": queue_records,
+        "queue_bytes": queue_bytes,
+    }.items():
+        check_number(name, number, least=1, whole=True)
+    for name, time in {
+        "backoff_ms": backoff_ms,
+        "batch_ms": batch_ms,
+        "commit_every_ms": commit_every_ms,
+        "connect_timeout_s": connect_timeout_s,
+        "store_timeout_s": store_timeout_s,
+        "close_timeout_s": close_timeout_s,
+    }.items():
+        check_number(name, time)
+    by_key = _check_parallel(parallel_by, commit_first, store)
     return Settings(
-        bootstrap=bootstrap,
+        bootstrap=_address(bootstrap),
         group=group,
         topics=topics,
         semantics=word,
@@ -151,6 +163,36 @@ def settle(
     )
 
 
+def check_number(name: str, given: object, *, least: int = 0, whole: bool = False) -> None:
+    """UsageError for what is none, or less than can be, or a time longer than a thread can wait."""
+    kind = "a whole number" if whole else "a number"
+    if isinstance(given, bool) or not isinstance(given, int if whole else int | float) or not given >= -inf:
+        raise UsageError(f"{name}={given!r} cannot be: give {kind}, {least} or more")
+    if given < least:
+        raise UsageError(f"{name}={given!r} is too small: use {least} or more")
+    if not whole and given > TIMEOUT_MAX:
+        raise UsageError(f"{name}={given!r} is too large: use {TIMEOUT_MAX:g} or less")
+
+
+def _address(bootstrap: object) -> str:
+    if not isinstance(bootstrap, str) or not bootstrap.strip():
+        raise UsageError("a consumer needs the cluster's addresses, like broker-1:9092,broker-2:9092")
+    return bootstrap
+
+
+def _names(topics: object) -> tuple[str, ...]:
+    given = (topics,) if isinstance(topics, str) else topics
+    if not isinstance(given, Iterable):
+        raise UsageError(f"topics={topics!r} cannot be: give a name, or several")
+    return tuple(dict.fromkeys(map(_name, given)))
+
+
+def _name(topic: object) -> str:
+    if not isinstance(topic, str) or not topic or "\0" in topic:
+        raise UsageError(f"{topic!r} cannot name a topic: give text")
+    return topic
+
+
 def _word_and_order(semantics: str | None, order: str | None) -> tuple[Semantics, str]:
     if order not in (None, PROCESS_THEN_COMMIT, COMMIT_THEN_PROCESS):
         raise UsageError(f"order {order!r} is unknown: choose {PROCESS_THEN_COMMIT}, {COMMIT_THEN_PROCESS}")
@@ -167,8 +209,10 @@ def _word_and_order(semantics: str | None, order: str | None) -> tuple[Semantics
     return word, _ORDER_OF[word]
 
 
-def _check_group(group: str | None, topics: Sequence[str], store: Store | None, commit_first: bool) -> None:
+def _check_group(group: object, topics: Sequence[str], store: Store | None, commit_first: bool) -> None:
     if group is not None:
+        if not isinstance(group, str) or not group or "\0" in group:
+            raise UsageError(f"group={group!r} cannot name a group: give text")
         return
     if topics:
         raise UsageError("topics are shared out in a group: name one with group=, or assign() partitions")
@@ -177,6 +221,8 @@ def _check_group(group: str | None, topics: Sequence[str], store: Store | None, 
 
 
 def _check_store(word: Semantics, store: Store | None) -> None:
+    if store is not None and (isinstance(store, type) or not hasattr(store, "keeps_offsets")):
+        raise UsageError(f"store={store!r} is no store: give one like SqliteStore(path)")
     if word is not Semantics.EXACTLY_ONCE or (store is not None and store.keeps_offsets):
         return
     what = "no store" if store is None else f"{type(store).__name__}"
@@ -186,9 +232,7 @@ def _check_store(word: Semantics, store: Store | None) -> None:
     )
 
 
-def _check_parallel(workers: int, parallel_by: str, commit_first: bool, store: Store | None) -> bool:
-    if workers < 1:
-        raise UsageError(f"workers={workers} is too small: use 1 or more")
+def _check_parallel(parallel_by: str, commit_first: bool, store: Store | None) -> bool:
     if parallel_by not in ("partition", "key"):
         raise UsageError(f"parallel_by={parallel_by!r} is unknown: choose partition or key")
     if parallel_by == "partition":
@@ -206,17 +250,18 @@ def _check_parallel(workers: int, parallel_by: str, commit_first: bool, store: S
 
 
 def _check_retries(word: Semantics, retries: int | None) -> int:
+    if retries is not None:
+        check_number("retries", retries, whole=True)
     if word is Semantics.AT_MOST_ONCE:
         if retries:
             raise UsageError(f"at-most-once with retries={retries} would call a handler twice for a record")
         return 0
-    if retries is not None and retries < 0:
-        raise UsageError(f"retries={retries} is too small: use 0 or more")
     return 3 if retries is None else retries
 
 
 def _check_on_failure(on_failure: DeadLetters | str) -> DeadLetters | None:
     if isinstance(on_failure, DeadLetters):
+        _name(on_failure.topic)
         return on_failure
     if on_failure != "stop":
         raise UsageError(f"on_failure={on_failure!r} is unknown: choose 'stop' or DeadLetters(topic)")
@@ -226,6 +271,8 @@ def _check_on_failure(on_failure: DeadLetters | str) -> DeadLetters | None:
 def _librdkafka(
     bootstrap: str, group: str | None, word: Semantics, given: Mapping[str, Any]
 ) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise UsageError(f"properties={given!r} cannot be: give a mapping from name to value")
     for name, instead in OUR_PROPERTIES.items():
         if name in given:
             raise UsageError(f"properties: {name} cannot be given there; use {instead}")
@@ -237,6 +284,9 @@ def _librdkafka(
     isolation = str(given.get("isolation.level", "read_committed"))
     if word is Semantics.EXACTLY_ONCE and isolation != "read_committed":
         raise UsageError(f"exactly-once with isolation.level={isolation} would process aborted records")
+    max_poll_ms = given.get("max.poll.interval.ms", _MAX_POLL_MS)
+    if not str(max_poll_ms).isdecimal():
+        raise UsageError(f"properties: max.poll.interval.ms={max_poll_ms!r} cannot be understood")
     return {
         # From the beginning: a group that is new, or whose offsets have expired, must not skip silently.
         "auto.offset.reset": "earliest",

@@ -6,7 +6,10 @@ Each question is asked before anything is done, and its answer, where it is no, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as LibraryPartition
@@ -69,13 +72,56 @@ def translate(error: KafkaException, settings: Settings) -> GaplessError:
     return GaplessError(f"the consumer cannot go on: {said}")
 
 
+def refused(error: Exception) -> UsageError:
+    """What librdkafka says of properties that it does not take."""
+    cause = error.args[0]
+    said = cause.str() if isinstance(cause, KafkaError) else str(error)
+    return UsageError(f"librdkafka refuses the properties: {said.strip()}")
+
+
+def new_consumer(properties: Mapping[str, Any]) -> Consumer:
+    """Raises UsageError if the properties cannot be."""
+    try:
+        return Consumer(dict(properties))
+    except (KafkaException, TypeError, ValueError) as error:
+        raise refused(error) from error
+
+
+def subscribe(consumer: Consumer, topics: Sequence[str], **callbacks: Callable[..., None]) -> None:
+    """Raises UsageError for a pattern that is none."""
+    try:
+        consumer.subscribe(list(topics), **callbacks)
+    except KafkaException as error:
+        raise UsageError(
+            f"{', '.join(topics)} cannot be subscribed to; is a pattern (^...) right?"
+        ) from error
+
+
+def check_partitions(
+    consumer: Consumer,
+    partitions: Iterable[TopicPartition],
+    settings: Settings,
+    last_error: Callable[[], KafkaError | None],
+) -> None:
+    """As check_topics, and that each topic has the partition."""
+    for topic, ours in groupby(sorted(partitions), attrgetter("topic")):
+        count = check_topics(consumer, [topic], settings, last_error)[topic]
+        for partition in ours:
+            if not 0 <= partition.partition < count:
+                raise UsageError(f"{topic} has no partition {partition.partition}: it has 0 to {count - 1}")
+
+
 def check_topics(
     consumer: Consumer,
     topics: Sequence[str],
     settings: Settings,
     last_error: Callable[[], KafkaError | None],
-) -> None:
-    """Raises Unreachable, NotAuthorized or UsageError. Patterns (`^...`) match what is there, or will be."""
+) -> dict[str, int]:
+    """How many partitions each has. Raises Unreachable, NotAuthorized or UsageError.
+
+    Patterns (`^...`) match what is there, or will be: they are left out.
+    """
+    counts = {}
     for topic in topics:
         if topic.startswith("^"):
             continue
@@ -86,10 +132,12 @@ def check_topics(
             known = last_error()
             raise translate(error if known is None else KafkaException(known), settings) from error
         if found.error is None:
+            counts[topic] = len(found.partitions)
             continue
         if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise UsageError(f"topic {topic!r} is not there: create it, or correct its name")
         raise translate(KafkaException(found.error), settings)
+    return counts
 
 
 def check_offset(consumer: Consumer, partition: TopicPartition, start: int) -> None:

@@ -24,13 +24,16 @@ _IDENTITY_BYTES = 2 * (2 + _LENGTHS_BYTES) + 1 + INCARNATION_BYTES + 8
 class SizeLimit:
     """Of one producer."""
 
-    def __init__(self, properties: Mapping[str, Any], source: str) -> None:
+    def __init__(self, properties: Mapping[str, Any], source: str | None) -> None:
+        """`source`: of the identity that records get; None if they get none."""
         given = properties.get("message.max.bytes", _DEFAULT_BYTES)
         try:
             self.max_bytes = int(given)
         except (TypeError, ValueError):
             raise UsageError(f"property message.max.bytes={given!r} cannot be understood") from None
-        self._room_bytes = self.max_bytes - _RECORD_BYTES - _IDENTITY_BYTES - len(source)
+        self._room_bytes = self.max_bytes - _RECORD_BYTES
+        if source is not None:
+            self._room_bytes -= _IDENTITY_BYTES + len(source)
 
     def check_all(
         self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, headers: Headers | None

@@ -37,6 +37,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from gapless.client.formats import SEQUENCE_HEADER, SOURCE_HEADER
+from gapless.client.giving import GivenHeaders, as_bytes, check_timestamp, header_pairs
 from gapless.client.producing.port import OnDelivery, Sender
 from gapless.client.producing.receipts import Receipt
 from gapless.client.producing.settings import Settings, settle
@@ -47,7 +48,6 @@ from gapless.errors import GaplessError, UsageError
 
 CLOSE_TIMEOUT_S = 30.0
 
-GivenHeaders = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]]
 _living: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
@@ -154,13 +154,13 @@ class Producer:
         cluster has the record (with exactly-once: when it is committed). `wait=True`: return only then.
         """
         if value.__class__ is not bytes:
-            value = _bytes("value", value)
+            value = as_bytes("value", value)
         if key is not None and key.__class__ is not bytes:
-            key = _bytes("key", key)
+            key = as_bytes("key", key)
         if headers is not None:
             headers = _headers(headers)
         if timestamp_ms is not None:
-            _check_timestamp(timestamp_ms)
+            check_timestamp(timestamp_ms)
         if on_delivery is not None:
             _check_callback(on_delivery)
         if partition is not None:
@@ -200,7 +200,7 @@ class Producer:
         if headers is not None:
             headers = _headers(headers)
         if timestamp_ms is not None:
-            _check_timestamp(timestamp_ms)
+            check_timestamp(timestamp_ms)
         if on_delivery is not None:
             _check_callback(on_delivery)
         if partition is not None:
@@ -310,31 +310,7 @@ def _all_bytes(what: str, given: Iterable[object]) -> Sequence[bytes | None]:
     except TypeError:
         raise UsageError(f"send_many takes a list of {what}s, not {type(given).__name__}") from None
     found: tuple[Any, ...] = tuple(each)
-    return found if set(map(type, found)) == {bytes} else [_bytes(what, one) for one in found]
-
-
-def _bytes(what: str, given: object) -> bytes | None:
-    if given is None:
-        return None
-    if isinstance(given, str):
-        return _encoded(what, given)
-    if isinstance(given, bytes | bytearray | memoryview):
-        return bytes(given)
-    raise UsageError(f"a {what} is bytes or text, not {type(given).__name__}: encode it first")
-
-
-def _encoded(what: str, text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"a {what} is text that UTF-8 cannot carry: {text[:50]!r}") from None
-
-
-def _check_timestamp(timestamp_ms: object) -> None:
-    if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int) or not 0 < timestamp_ms < 1 << 62:
-        raise UsageError(
-            f"timestamp_ms={timestamp_ms!r} cannot be: give milliseconds since 1970, a whole number above 0"
-        )
+    return found if set(map(type, found)) == {bytes} else [as_bytes(what, one) for one in found]
 
 
 def _check_callback(given: object) -> None:
@@ -343,19 +319,8 @@ def _check_callback(given: object) -> None:
 
 
 def _headers(given: GivenHeaders) -> Headers:
-    pairs = given.items() if isinstance(given, Mapping) else given
-    try:
-        headers = [(name, _bytes("header", value)) for name, value in pairs]
-    except (TypeError, ValueError):
-        raise UsageError("headers are a mapping, or pairs of name and value") from None
+    headers = header_pairs(given)
     for name, _ in headers:
-        if not isinstance(name, str):
-            raise UsageError(f"a header's name is text, not {type(name).__name__}")
-        _encoded("header's name", name)  # librdkafka's client crashes on what cannot be
-        if "\0" in name:
-            raise UsageError(
-                f"header {name!r} has a zero byte in its name, where librdkafka would cut it off"
-            )
         if name in (SOURCE_HEADER, SEQUENCE_HEADER):
             raise UsageError(f"header {name!r} carries a record's identity: choose another name")
     return headers

@@ -26,6 +26,7 @@ except ImportError as missing:
 
     raise _UsageError("PostgresStore needs psycopg: run: pip install 'gapless[postgres]'") from missing
 
+from gapless.client.durations import seconds
 from gapless.client.stores.port import StoreUnavailable
 from gapless.client.stores.schema import Statements, table_definitions
 from gapless.client.stores.transactional import (
@@ -99,9 +100,9 @@ class PostgresStore(TransactionalStore):
         super().__init__(dedup_by, forget_after)
         try:
             self._dsn = make_conninfo("", **{**_UNLESS_TOLD, **conninfo_to_dict(dsn)})
-        except psycopg.ProgrammingError as error:
+        except (psycopg.ProgrammingError, AttributeError) as error:  # the latter for what is no text
             raise UsageError(f"the dsn of PostgresStore cannot be read: {_said(error)}") from error
-        self._lock_timeout_ms = int(lock_timeout_s * 1000)
+        self._lock_timeout_ms = int(seconds(lock_timeout_s) * 1000)
         self._lock = threading.Lock()
         self._idle: list[_Connection] = []
         self._closed = False
@@ -233,6 +234,6 @@ def _status(connection: psycopg.Connection[Any]) -> TransactionStatus:
     return connection.info.transaction_status
 
 
-def _said(error: psycopg.Error) -> str:
+def _said(error: Exception) -> str:
     """The first line: others tell where in the SQL it was."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -38,7 +38,7 @@ from gapless.client.stores.port import (
     StoreUnavailable,
 )
 from gapless.client.stores.redis_scripts import ABANDON, STEP, TAKE
-from gapless.client.stores.transactional import DedupBy
+from gapless.client.stores.transactional import DedupBy, check_dedup_by
 from gapless.errors import GaplessError, UsageError
 
 InDoubt = Literal["redo", "skip", "stop"]
@@ -103,15 +103,14 @@ class RedisStore:
     ) -> None:
         if in_doubt not in {"redo", "skip", "stop"}:
             raise UsageError(f"in_doubt={in_doubt!r} is unknown: choose redo, skip or stop")
-        if isinstance(dedup_by, str) and dedup_by != "identity":
-            raise UsageError(f"dedup_by={dedup_by!r} is unknown: give 'identity' or a function of the record")
+        check_dedup_by(dedup_by)
         self._expire_ms = int(seconds(expire) * 1000)
         self._lease_ms = int(seconds(lease) * 1000)
         if not 0 < self._lease_ms < self._expire_ms:
             raise UsageError(f"lease={lease} must be above 0 and shorter than expire={expire}")
         try:
             self._client = redis.Redis.from_url(url, socket_timeout=10, socket_connect_timeout=5)
-        except ValueError as error:
+        except (ValueError, AttributeError) as error:  # the latter for what is no text
             raise UsageError(f"the url of RedisStore cannot be read: {error}") from error
         self._in_doubt = in_doubt
         self._key_of = None if isinstance(dedup_by, str) else dedup_by

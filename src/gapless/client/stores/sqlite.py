@@ -20,6 +20,7 @@ from operator import attrgetter
 from types import TracebackType
 from typing import Any, Literal, Never
 
+from gapless.client.durations import seconds
 from gapless.client.stores.port import StoreUnavailable
 from gapless.client.stores.schema import Statements, table_definitions
 from gapless.client.stores.transactional import (
@@ -112,10 +113,13 @@ class SqliteStore(TransactionalStore):
         forget_after: str | float | None = None,
     ) -> None:
         super().__init__(dedup_by, forget_after)
-        self._path = os.fspath(path)
+        try:
+            self._path = os.fspath(path)
+        except TypeError:
+            raise UsageError(f"SqliteStore needs the path of a file, not {path!r}") from None
         if self._path in {"", ":memory:"}:
             raise UsageError("SqliteStore needs a file: what is in memory does not outlive the process")
-        self._busy_timeout_s = busy_timeout_s
+        self._busy_timeout_s = seconds(busy_timeout_s)
         self._lock = threading.Lock()  # one connection, as the file takes one writer anyway
         self._connection: _Connection | None = None
 

@@ -41,6 +41,11 @@ DedupBy = Callable[[Record], bytes | None]
 Result = TypeVar("Result")
 
 
+def check_dedup_by(dedup_by: object) -> None:
+    if dedup_by != "identity" and not callable(dedup_by):
+        raise UsageError(f"dedup_by={dedup_by!r} is unknown: give 'identity' or a function of the record")
+
+
 class Retry(Exception):
     """The database gave the transaction up (a deadlock, say) and nothing was changed: run it again."""
 
@@ -80,8 +85,7 @@ class TransactionalStore(ABC):
     statements: Statements
 
     def __init__(self, dedup_by: str | DedupBy, forget_after: str | float | None) -> None:
-        if isinstance(dedup_by, str) and dedup_by != "identity":
-            raise UsageError(f"dedup_by={dedup_by!r} is unknown: give 'identity' or a function of the record")
+        check_dedup_by(dedup_by)
         forget_after_s = None if forget_after is None else seconds(forget_after)
         if forget_after_s is not None and forget_after_s <= 0:
             raise UsageError(f"forget_after={forget_after} would forget at once: give a longer time")
