@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -159,6 +160,26 @@ def test_two_at_once_are_refused_with_the_pid(tmp_path: Path) -> None:
         assert ran.returncode != 0
         assert "SpoolInUse" in ran.stderr
     open_spool(tmp_path).close()
+
+
+def test_a_forked_process_keeps_nobody_out(tmp_path: Path) -> None:
+    """Else one that outlives its parent would hold the folder for ever."""
+    spool = open_spool(tmp_path)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writing)
+        os.read(reading, 1)  # until the parent hangs up
+        os._exit(0)
+    os.close(reading)
+    try:
+        with pytest.raises(SpoolInUse):
+            open_spool(tmp_path)
+        spool.close()
+        open_spool(tmp_path).close()
+    finally:
+        os.close(writing)
+        os.waitpid(child, 0)
 
 
 def test_another_sources_folder_is_refused(tmp_path: Path) -> None:

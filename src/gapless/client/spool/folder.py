@@ -19,6 +19,7 @@ import json
 import logging
 import os
 import time
+import weakref
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -40,6 +41,7 @@ _CHECKSUM = Struct("<I")
 _SLOT_BYTES = 64
 _log = logging.getLogger(__name__)
 _LOCK_PATIENCE_S = 0.5  # a look at the status takes the lock for a moment
+_locked: weakref.WeakSet[Folder] = weakref.WeakSet()
 
 
 class About(NamedTuple):
@@ -164,6 +166,7 @@ class Folder:
         os.ftruncate(fd, 0)
         os.pwrite(fd, b"%d\n" % os.getpid(), 0)
         self._lock_fd = fd
+        _locked.add(self)
 
     def _read_or_begin(self, source: str) -> About:
         about = read_about(self.path)
@@ -206,3 +209,12 @@ class Folder:
             if fd >= 0:
                 os.close(fd)
         self._hints_fd = self._lock_fd = -1
+
+
+def _leave_to_parent() -> None:
+    """In a forked process: the lock is the parent's, and must end with it."""
+    for folder in list(_locked):
+        folder.close()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
