@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -252,6 +253,61 @@ def test_a_table_from_which_rows_are_deleted_is_read_again(bench: Bench, tmp_pat
     hop = follower.look().hops[1]
     assert [each.which for each in hop.findings] == ["6"]
     assert hop.counts.expired == 3
+
+
+def test_of_a_source_whose_rows_were_all_deleted_from_a_table_the_old_ones_have_expired(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.make(bench.topic)
+    bench.make(bench.ledger)
+    producer, now_ms = bench.producer(), time.time_ns() // 1_000_000
+    records = [(B, 0), (B, 1), *((A, number) for number in range(5))]
+    for maker, number in records:
+        time_ms = now_ms - (3_600_000 if maker is B else 0)
+        headers = headers_of(maker, number)
+        producer.produce(bench.topic, b"x", partition=0, headers=headers, timestamp=time_ms)
+    bench.seal(producer, [(A, 0, 0, 4)])
+    bench.seal(producer, [(B, 0, 0, 1)])
+    producer.flush()
+    path = str(tmp_path / "table")
+    carrier = to_files(bench, "delta", tmp_path / "table")
+    carrier.write([(0, at, record) for at, record in enumerate(records) if record != (A, 3)])
+    carrier.carried_to({0: 7})
+    DeltaTable.forPath(bench.spark, path).delete("offset < 3")
+    follower = carrier.follower()
+    hop = follower.look().hops[1]
+    assert (hop.counts.expired, [(each.source, each.which) for each in hop.findings]) == (3, [("a", "3")])
+    DeltaTable.forPath(bench.spark, path).delete("true")
+    report = follower.look()
+    assert report.verdict is Verdict.UNKNOWN
+    assert report.hops[1].doubts == [f"nothing is left in {carrier.sink} of what {bench.topic} holds"]
+
+
+def test_where_rows_do_not_tell_the_partition_each_is_named_if_all_of_its_number_are_lost(
+    bench: Bench,
+) -> None:
+    """And only as many have expired as are old."""
+    bench.make(bench.topic, 2)
+    bench.make(bench.ledger)
+    producer, now_ms = bench.producer(), time.time_ns() // 1_000_000
+    for partition, number in ((each, number) for each in (0, 1) for number in range(5)):
+        time_ms = now_ms - (3_600_000 if partition == 0 and number < 2 else 0)
+        headers = headers_of(A, number)
+        producer.produce(bench.topic, b"x", partition=partition, headers=headers, timestamp=time_ms)
+    bench.seal(producer, [(A, 0, 0, 4), (A, 1, 0, 4)])
+    producer.flush()
+    carrier = to_topic(bench)
+    # Number 1 is old in one partition only, 2 is in neither, 3 in one of them.
+    carrier.write([(0, 0, (A, number)) for number in (0, 3, 4, 4)])
+    carrier.carried_to({0: 5, 1: 5})
+    hop = carrier.follower(Matching(kept_s=60)).look().hops[1]
+    told = [
+        (each.which, each.partition, each.first_offset, each.records)
+        for each in hop.findings
+        if each.fault is Fault.LOST
+    ]
+    assert sorted(told) == [("1", -1, None, 1), ("2", 0, 2, 1), ("2", 1, 2, 1), ("3", -1, None, 1)]
+    assert (hop.counts.expired, hop.counts.lost, hop.counts.duplicated) == (2, 4, 0)
 
 
 def test_rows_that_a_database_loses_or_gets_again_later_are_noticed(bench: Bench, dsn: str) -> None:

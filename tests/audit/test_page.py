@@ -182,6 +182,15 @@ def test_the_verdict_is_a_sentence(counts: Counts, doubts: list[str], sentence: 
     assert sentence in re.findall("<h1>(.*)</h1>", page)[0]
 
 
+def test_what_is_pending_in_a_sink_is_not_said_to_be_there() -> None:
+    to_topic = Hop("a", {"b": Counts(promised=9, present=9)})
+    to_sink = Hop("a → c", {"b": Counts(promised=9, present=5, pending=4)})
+    page = html(report_of(to_topic, to_sink))
+    assert "<h1>All 9 promised records are there, once. 4 are pending.</h1>" in page
+    assert "a → c: 9 promised, 5 present, 4 pending" in page
+    assert "<h1>All 5 promised records are there, once. 4 are pending.</h1>" in html(report_of(to_sink))
+
+
 def test_some_figures_are_always_there_and_others_when_they_are_not_zero() -> None:
     page = html(with_faults())
     for word in ("promised", "present", "lost", "duplicated", "reordered", "expired"):

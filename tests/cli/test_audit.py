@@ -150,6 +150,14 @@ def test_only_aborted_records_are_not_clean_either(capfd: pytest.CaptureFixture[
     assert "aborted: (no identity) orders-0 5 to 6, of offsets 5 to 6" in said
 
 
+def test_what_is_pending_in_a_sink_is_said_beside_what_is_clean(capfd: pytest.CaptureFixture[str]) -> None:
+    to_topic = Hop("producers → topic", {"till": Counts(promised=9, present=9)})
+    to_sink = Hop("orders → delta:x", {"till": Counts(promised=9, present=5, pending=4)})
+    show(Report("orders", "there:9092", 0, [to_topic, to_sink]))
+    said = capfd.readouterr().out.splitlines()[-1]
+    assert said == "clean: all 9 promised records are there, once; pending: 4 (orders → delta:x)"
+
+
 def make_anew(bootstrap: str, gapless: Gapless, topic: str) -> None:
     """A topic of the same name, with nothing in it."""
     assert gapless("topics", "delete", topic, "--yes").code == 0
@@ -170,6 +178,10 @@ def test_usage(gapless: Gapless) -> None:
     for options, said in (
         (["--where", "true"], "--sink: name one"),
         (["--sink", "delta:x", "--window", "5 minutes"], "--window and --sink-time go together"),
+        (
+            ["--sink", "delta:x", "--window", "1 hour", "--sink-time", "t", "--by", "key"],
+            "--window only counts",
+        ),
         (["--watch", "--foreign"], "--watch goes by promises"),
         (["--watch", "--sink", "kafka:x", "--by", "key"], "--watch compares by offset or identity"),
         (["--sink-keeps", "7d"], "--sink: name one"),

@@ -41,7 +41,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Records of one source in one partition with one fault: sequences `first` to `last`.
+    """Records of one source in one partition with one fault: sequences `first` to `last`, -1 if not known.
 
     Records that a topic has lost would be behind `first_offset` and before `last_offset`, and so with times;
     others are there. In a sink, all offsets and times are those of the records in the topic.
@@ -69,7 +69,17 @@ class Finding:
 
     @property
     def which(self) -> str:
+        if self.first < 0:
+            return ""
         return f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
+
+    @property
+    def amount(self) -> str:
+        """How many, where the sequences do not say it."""
+        if self.first >= 0 and self.records == self.last - self.first + 1:
+            return ""
+        one, several = ("copy", "copies") if self.fault is Fault.DUPLICATED else ("record", "records")
+        return f"{self.records:,} {one if self.records == 1 else several}"
 
     def __str__(self) -> str:
         offsets = _offsets(self.first_offset, self.last_offset)
@@ -82,7 +92,8 @@ class Finding:
         if self.in_sink:
             where = f"of {offsets}" if self.first_offset is not None else ""
         name = f"{self.source} ({self.incarnation[:8]})" if self.incarnation else self.source
-        said = ", ".join(filter(None, (f"{name} {self.place} {self.which}", where)))
+        what = " ".join(filter(None, (name, self.place, self.which)))
+        said = ", ".join(filter(None, (what, self.amount, where)))
         return f"{self.fault}: {said}{_time(self.first_ms)}"
 
 
@@ -137,6 +148,11 @@ class Counts:
     @property
     def faults(self) -> int:
         return self.lost + self.duplicated + self.reordered + self.aborted + self.torn
+
+    @property
+    def promised_there(self) -> int:
+        """Where nothing is lost: the promised records that are there. In a sink some may be pending."""
+        return min(self.promised - self.expired - self.compacted, self.present)
 
     def __iadd__(self, other: Counts) -> Self:
         for each in fields(self):

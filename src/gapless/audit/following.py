@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from gapless.audit.auditing import Auditor, Known, Pending
-from gapless.audit.carried import IDENTITY, OFFSET, Matching, kept_from, named, what_rows_tell
+from gapless.audit.carried import ALWAYS_MS, IDENTITY, OFFSET, Matching, kept_from, named, what_rows_tell
 from gapless.audit.cluster import Ends, may_have_lost
 from gapless.audit.counting import Counted, Layers, counted, counted_by_spark, from_arrow, layers, plus
 from gapless.audit.feeds import Changed, Due, Feed, feed_of
@@ -28,7 +28,7 @@ from gapless.audit.findings import Counts, Fault, Finding, Hop, Report
 from gapless.audit.growing import before_of, held_too
 from gapless.audit.judging import MOST_FINDINGS, Held, Streams, name_of, unnamed
 from gapless.audit.naming import aborted_in, add_aborted
-from gapless.audit.stretches import Stretches, no_stretches
+from gapless.audit.stretches import Stretches, concatenated, no_stretches
 from gapless.audit.tables import SinkSpec, spark_errors
 from gapless.errors import UsageError
 from gapless.pipeline.dedup.runs import Ints, Runs, floor, no_runs
@@ -259,10 +259,10 @@ class FollowedSink:
         if any(at.end > before.get(each, at.earliest) for each, at in ends.items()):
             past = before_of(self._due, before, known.streams)
             self._due = held_too(self._due, reader.held(topic, ends, known.streams, past))
-            self._excuse(reader.records(topic, ends, before))
+            self._excuse(reader.records(topic, ends, before), known)
         self._due_at = ends
 
-    def _excuse(self, records: DataFrame) -> None:
+    def _excuse(self, records: DataFrame, known: Known) -> None:
         from pyspark.sql import functions as sf
 
         if self._matching.where is not None:
@@ -272,18 +272,34 @@ class FollowedSink:
         if not self._is_new:
             return
         self._is_new = False
+        lowest = self._lowest()
         begins = [*kept_from(self._matching), self._feed.begins_ms()]
+        if self._feed.is_deleted_from:
+            begins.append(self._before_oldest_ms(lowest, known))
         begins_ms = max((each for each in begins if each is not None), default=None)
         if begins_ms is not None:
             old = records.filter(sf.unix_millis("timestamp") <= begins_ms)
             self._old = from_arrow(counted_by_spark(self._named(old)), self._names.key)
         if self._feed.is_deleted_from:
-            lowest = np.flatnonzero(np.append(True, self._there.keys[1:] != self._there.keys[:-1]))
-            lowest = lowest[: len(self._there.keys)]
-            begun = Runs(
-                self._there.keys[lowest], np.zeros(len(lowest), np.int64), self._there.firsts[lowest] - 1
-            )
-            self._old = plus(self._old, counted(begun))
+            # Whatever their times are: in each partition what is before the first that is left.
+            begun = Runs(lowest.keys, np.zeros(len(lowest.keys), np.int64), lowest.firsts - 1)
+            every = np.full(len(lowest.keys), len(known.ends), np.int64)
+            self._old = plus(self._old, counted(begun, every))
+
+    def _lowest(self) -> Runs:
+        """The first number of each name that is there."""
+        keys, firsts = self._there.keys, self._there.firsts
+        begins = np.ones(len(keys), np.bool_)
+        begins[1:] = keys[1:] != keys[:-1]
+        return Runs(keys[begins], firsts[begins], firsts[begins])
+
+    def _before_oldest_ms(self, lowest: Runs, known: Known) -> int:
+        """Up to when nothing is left of what was there, by the times of records in the topic."""
+        wanted = self._wanted(lowest, known)
+        if not wanted:
+            return ALWAYS_MS
+        found = self._auditor.reader.find(self._auditor.topic, known.ends, known.streams, wanted)
+        return int(found.begins.times_ms.min()) - 1 if len(found.keys) else ALWAYS_MS
 
     # ----------------------------------------------------------------------------------- the judgement
 
@@ -353,6 +369,8 @@ class FollowedSink:
             )
         if not laid.times[_DUE].any():
             hop.doubts.append(f"no record of {self._auditor.topic} is due in {self._spec} yet")
+        elif hop.counts.promised == hop.counts.expired:
+            hop.doubts.append(f"nothing is left in {self._spec} of what {self._auditor.topic} holds")
         strange = int((states["strange"] * laid.sizes).sum())
         if strange:
             hop.notes.append(f"{strange:,} rows are of records that nobody knows in {self._auditor.topic}")
@@ -364,13 +382,20 @@ class FollowedSink:
         faulty = laid.where((states["lost"] > 0) | (states["duplicated"] > 0))
         if _same(faulty, self._found[0]):
             return self._found[1]
+        # Those that touch would be found as one stretch, of which only the ends tell where they are.
+        follows = (faulty.keys[1:] == faulty.keys[:-1]) & (faulty.firsts[1:] - faulty.lasts[:-1] == 1)
+        parts = [faulty] if not follows.any() else [Runs(*(each[at::2] for each in faulty)) for at in (0, 1)]
+        found = concatenated([self._find(each, known) for each in parts])
+        self._found = faulty, found.at(np.lexsort((found.firsts, found.keys)))
+        return self._found[1]
+
+    def _find(self, numbers: Runs, known: Known) -> Stretches:
         reader, topic = self._auditor.reader, self._auditor.topic
-        wanted = self._wanted(faulty, known)
+        wanted = self._wanted(numbers, known)
         # What is new is among what has just become due, as a rule; else it is anywhere.
         found = reader.find(topic, known.ends, known.streams, wanted, self._due_before)
-        if found.sizes.sum() < (faulty.lasts - faulty.firsts + 1).sum():
+        if found.sizes.sum() < (numbers.lasts - numbers.firsts + 1).sum():
             found = reader.find(topic, known.ends, known.streams, wanted)
-        self._found = faulty, found
         return found
 
     def _wanted(self, faulty: Runs, known: Known) -> dict[int, Seen]:
@@ -395,12 +420,18 @@ class FollowedSink:
             maker, partition = names[int(laid.keys[at])]
             first, last = int(laid.firsts[at]), int(laid.lasts[at])
             places = _places(maker, partition, (first, last), where, streams)
-            # In one of several partitions, or in none since retention has taken it: nobody can say where.
-            is_known = len(places) == 1 and laid.times[_POSSIBLE][at] <= 1
-            place = places[0] if is_known else Place(partition)
-            count = int(records[at]) * (last - first + 1)
-            name = (*name_of(maker), self._auditor.topic, place.partition, first, last, count)
-            found.append(Finding(fault, *name, *place[1:], in_sink=True))
+            times, possible = int(records[at]), int(laid.times[_POSSIBLE][at])
+            if len(places) == 1 and possible <= 1:
+                told = [(places[0], times)]
+            elif fault is Fault.LOST and times == possible == len(places):
+                told = [(place, 1) for place in places]
+            else:
+                # In one of several partitions, or in none since retention has taken it: nobody can say where.
+                told = [(Place(partition), times)]
+            for place, count in told:
+                name = (*name_of(maker), self._auditor.topic, place.partition, first, last)
+                finding = Finding(fault, *name, count * (last - first + 1), *place[1:], in_sink=True)
+                found.append(finding)
         return found
 
 
@@ -409,7 +440,7 @@ def _states(laid: Layers, *, is_open: bool) -> dict[str, Ints]:
     due, held, possible, there, old = laid.times
     promised = np.maximum(held, due)
     missing = np.clip(due - there, 0, None)
-    expired = np.where(old > 0, missing, 0)
+    expired = np.minimum(old, missing)
     missing -= expired
     none = np.zeros_like(missing)
     return {

@@ -147,7 +147,7 @@ def judge_windows(topic: Topic, sink: Sink, matching: Matching) -> Hop:
         every += counts
         for fault, count in ((Fault.LOST, counts.lost), (Fault.DUPLICATED, counts.duplicated)):
             if count and len(hop.findings) < MOST_FINDINGS:
-                where = (-1, 0, count - 1, count, None, None, each.start_ms, each.end_ms)
+                where = (-1, -1, -1, count, None, None, each.start_ms, each.end_ms)
                 hop.findings.append(Finding(fault, NOBODY, "", topic.name, *where, in_sink=True))
     left_out = len(windows) - len(whole)
     hop.notes.append(f"{len(whole):,} windows of {length} are compared, {left_out} are not whole")

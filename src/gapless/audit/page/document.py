@@ -29,7 +29,7 @@ _WORDS = {
     "torn": "Acknowledged as committed, and in the log only as a part of an aborted transaction.",
     "repaired": "Late, since they were lost and sent again. That is allowed.",
     "unpromised": "There, though nobody says that they were acknowledged. That is allowed.",
-    "pending": "Waiting in a spool, and not sent yet.",
+    "pending": "Waiting in a spool, or not due in a sink yet.",
     "expired": "Promised, and older than what retention has left.",
     "compacted": "Promised, and gone where compaction has removed as many.",
     "hidden": "Promised, and perhaps behind a transaction that has not ended.",
@@ -86,28 +86,36 @@ def _header(report: Report) -> str:
 
 
 def _sentence(report: Report) -> str:
-    last = _last(report)
-    left = last.promised - last.expired - last.compacted
-    which = "the one promised record is" if left == 1 else f"all {left:,} promised records are"
+    first = _first(report)
     if report.verdict is Verdict.CLEAN:
-        return f"{which.capitalize()} there, once." if left else "Nothing was promised, and nothing is amiss."
+        if not first.promised:
+            return "Nothing was promised, and nothing is amiss."
+        pending = sum(hop.counts.pending for hop in report.hops)
+        also = f" {pending:,} {'is' if pending == 1 else 'are'} pending." if pending else ""
+        return f"{_all_of(first.promised_there).capitalize()} there, once.{also}"
     if report.verdict is Verdict.UNKNOWN:
+        left = first.promised - first.expired - first.compacted
         if not left:
             return "Nothing is known to be promised, so nobody can tell whether all is there."
-        return f"Nothing is known to be amiss, but it is not certain that {which} there."
+        return f"Nothing is known to be amiss, but it is not certain that {_all_of(left)} there."
     faults = _faults(report)
-    first, *others = [fault for fault in Fault if faults[fault]]
-    parts = [f"{many(faults[first], 'record')} {first}", *(f"{faults[fault]:,} {fault}" for fault in others)]
+    worst, *others = [fault for fault in Fault if faults[fault]]
+    parts = [f"{many(faults[worst], 'record')} {worst}", *(f"{faults[fault]:,} {fault}" for fault in others)]
     return f"{listed(parts)}."
 
 
+def _all_of(count: int) -> str:
+    return "the one promised record is" if count == 1 else f"all {count:,} promised records are"
+
+
 def _aside(report: Report) -> str:
-    last = _last(report)
-    gone = [f"{getattr(last, word):,} {word}" for word in ("expired", "compacted") if getattr(last, word)]
+    first = _first(report)
+    gone = [f"{getattr(first, word):,} {word}" for word in ("expired", "compacted") if getattr(first, word)]
     several = len(report.hops) > 1
     said = [
         f"{f'{safe(hop.name)}: ' if several else ''}"
         f"{hop.counts.promised:,} promised, {hop.counts.present:,} present"
+        f"{f', {hop.counts.pending:,} pending' if hop.counts.pending else ''}"
         for hop in report.hops
     ] or ["0 promised, 0 present"]
     if report.verdict is not Verdict.FINDINGS:
@@ -115,8 +123,8 @@ def _aside(report: Report) -> str:
     return "; ".join([*said, *([f"{listed(gone)}, and so not expected"] if gone else [])]) + "."
 
 
-def _last(report: Report) -> Counts:
-    return report.hops[-1].counts if report.hops else Counts()
+def _first(report: Report) -> Counts:
+    return report.hops[0].counts if report.hops else Counts()
 
 
 def _faults(report: Report) -> Mapping[Fault, int]:
@@ -353,7 +361,7 @@ def _finding_row(finding: Finding) -> str:
         f'<td class="fault {finding.fault}">{plots.icon(finding.fault)}&nbsp;{finding.fault}</td>',
         f'<th scope="row">{name(finding.source)}<br><code>{safe(finding.incarnation)}</code></th>',
         f'<td class="place">{name(finding.place)}</td>',
-        f"<td>{_numbers(finding.first, finding.last)}</td>",
+        f"<td>{finding.which}</td>",
         f'<td class="number">{finding.records:,}</td>',
         f"<td>{_offsets(finding)}</td>",
         f"<td>{utc_range(finding.first_ms, finding.last_ms)}</td>",

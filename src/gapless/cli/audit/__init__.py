@@ -281,6 +281,8 @@ def _refuse_contradictions(
         )
     if (matching.window is None) != (matching.sink_time is None):
         raise UsageError("--window and --sink-time go together")
+    if matching.window is not None and (matching.by or matching.sink_by or matching.one_per_key):
+        raise UsageError("--window only counts: leave out --by, --sink-by and --one-per-key")
     if watching and (repair or foreign):
         raise UsageError("--watch goes by promises, and sends nothing: leave out --repair and --foreign")
     by_content = matching.by not in (None, "offset", "identity") or matching.sink_by or matching.one_per_key

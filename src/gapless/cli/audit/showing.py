@@ -57,8 +57,11 @@ def _verdict(report: Report) -> str:
         good = styled("clean:", "bold green")
         if not totals.promised:
             return f"{good} {totals.present:,} records, and nothing is amiss among them"
-        there = totals.promised - totals.expired - totals.compacted
-        return f"{good} all {there:,} promised records are there, once"
+        waiting = ", ".join(
+            f"{hop.counts.pending:,} ({hop.name})" for hop in report.hops if hop.counts.pending
+        )
+        also = f"; pending: {waiting}" if waiting else ""
+        return f"{good} all {totals.promised_there:,} promised records are there, once{also}"
     if verdict == "findings":
         counts = {fault: sum(getattr(hop.counts, fault) for hop in report.hops) for fault in Fault}
         parts = [f"{count:,} {fault}" for fault, count in counts.items() if count or fault in _ALWAYS]
