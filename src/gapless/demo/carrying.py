@@ -59,9 +59,9 @@ class Moment:
             return
         try:
             self._both.wait(_MEET_S)
-            who = "both pipelines"
+            who = "both sides"
         except threading.BrokenBarrierError:
-            who = "one pipeline"  # the other one had nothing to write, or is slow: it may be anywhere
+            who = "one side"  # the other one had nothing to write, or is slow: it may be anywhere
         tell(event="written", who_has_written=who)
         threading.Event().wait()  # for the end
 

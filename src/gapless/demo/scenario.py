@@ -197,14 +197,15 @@ class Scene:
         with ThreadPoolExecutor(len(faults)) as aside:
             trouble = [aside.submit(self._play, fault) for fault in faults]
             try:
-                self._until(
-                    lambda: _are_over(trouble) and all(each.is_done for each in self._producers.values()),
-                    "orders are sent",
-                    None,
-                )
+                self._until(lambda: self._are_sent(trouble), "orders are sent", None)
+                self._until(lambda: _are_over(trouble), "all is sent, the last faults are awaited", None)
             except BaseException:
                 self._is_over.set()
                 raise
+
+    def _are_sent(self, trouble: list[Future[None]]) -> bool:
+        _are_over(trouble)  # raises what went wrong
+        return all(each.is_done for each in self._producers.values())
 
     def _judged(self) -> dict[str, dict[str, Any]]:
         """Of each side, once all that was sent is billed and carried there, as far as it ever will be."""
@@ -291,7 +292,7 @@ class Scene:
         self._driver.ask("stop when written")
         self._hear("written", _MEET_S)
         who = self._driver.said["who_has_written"]
-        what = f"the Spark driver; {who} had written a batch, not noted it"
+        what = f"the Spark driver; {who}: batch written, not noted"
         self._kill_and_restart([self._driver], fault.pause_s, what)
         self._hear("running", _START_S)
 

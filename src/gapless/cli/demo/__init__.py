@@ -182,6 +182,7 @@ def _verdict(result: Result) -> str:
         lost = to_topic["lost"] + max(hop["lost"] for hop in to_sinks)
         doubled = max(hop["duplicated"] for hop in (to_topic, *to_sinks))  # a sink has the topic's, too
         style = "bold red" if lost or doubled else "bold green"
-        words.append(f"{TITLES[name]}: " + styled(f"{lost:,} orders lost, up to {doubled:,} doubled", style))
+        most = "up to " if doubled else ""
+        words.append(f"{TITLES[name]}: " + styled(f"{lost:,} orders lost, {most}{doubled:,} doubled", style))
     verdict = "\n".join(words)
     return f"{verdict}\n{len(result.faults)} faults, {result.seconds:.0f} s, seed {result.plan.seed}"
