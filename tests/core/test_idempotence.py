@@ -43,6 +43,15 @@ def test_a_batch_older_than_the_window_is_refused_not_stored(world: World) -> No
     assert world.partition("t").log.end_offset == 6
 
 
+def test_a_retry_is_recognised_after_a_restart_though_the_record_was_deleted(world: World) -> None:
+    world.produce("t", batch(b"x", producer=ME, sequence=0))
+    world.produce("t", batch(b"y"))
+    world.partition("t").delete_records(1)
+    world.restart()
+    assert world.produce("t", batch(b"x", producer=ME, sequence=0)).base_offset == 0
+    assert world.partition("t").log.end_offset == 2
+
+
 def test_a_gap_is_refused_and_the_missing_batch_still_fits(world: World) -> None:
     world.produce("t", batch(b"0", producer=ME, sequence=0))
     assert (

@@ -213,7 +213,9 @@ def test_the_headers_from_an_offset_are_those_of_all_later_batches(medium: Mediu
         bases = [header.base_offset for header in log.batches_from(offset)]
         assert bases == list(range(offset // 2 * 2, 120, 2))
     log.advance_start(51)
-    assert [header.base_offset for header in log.batches_from(0)] == list(range(50, 120, 2))
+    assert [header.base_offset for header in log.batches_from(51)] == list(range(50, 120, 2))
+    first = log.segments()[0].base_offset
+    assert [header.base_offset for header in log.batches_from(0)] == list(range(first, 120, 2))
 
 
 # ---------------------------------------------------------------------------------------------- cutting
@@ -499,3 +501,17 @@ def test_a_header_that_promises_more_than_its_records_hold_is_taken_by_its_word(
         append(log, batch)
     assert log.offset_at_time(5000, 20) == TimedOffset(9000, 0, 0)
     assert log.offset_at_time(9010, 20) == TimedOffset(9010, 10, 0)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_was_deleted_is_still_there_for_the_producers_state(medium: Medium, clean: bool) -> None:
+    """A producer whose records are deleted may still send one of them again."""
+    log = medium.open(ONE_SEGMENT)
+    written = fill(log, 5)
+    log.advance_start(3)
+    with pytest.raises(ValueError, match="before the log's start"):
+        log.read(1, 1000, 5, at_least_one=True)
+    log = medium.reopen(ONE_SEGMENT, clean=clean)
+    assert log.load_producers() == (0, [])
+    assert [batch.base_offset for batch in log.batches_from(0)] == [0, 1, 2, 3, 4]
+    assert bytes(log.bytes_from(1, 1)) == written[1]

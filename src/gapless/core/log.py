@@ -148,7 +148,8 @@ class Log(Protocol):
     def bytes_from(self, offset: int, max_bytes: int) -> bytes | memoryview:
         """Whole batches as bytes, at least one unless the log ends at `offset`.
 
-        For the records that the core's own coordinators keep in a log; what clients fetch goes by `read`.
+        For records that the core itself reads, also before the log's start as far as `batches_from` names
+        them; what clients fetch goes by `read`.
         """
 
     def truncate_to(self, offset: int) -> None:
@@ -180,13 +181,18 @@ class Log(Protocol):
         """All segments, oldest first; the last one is active. Never empty."""
 
     def batches_from(self, offset: int) -> Iterator[BatchHeader]:
-        """The headers of all batches whose last offset is at or after `offset`."""
+        """The headers of all batches whose last offset is at or after `offset`.
+
+        Before the log's start these are what its first segment still has.
+        """
 
     def save_producers(self, entries: Sequence[ProducerEntry]) -> None:
         """Keep the producers' state as it is at `end_offset`."""
 
     def load_producers(self) -> tuple[int, list[ProducerEntry]]:
-        """The newest usable snapshot: the offset of it (the log's start if none), and its entries.
+        """The newest usable snapshot: the offset of it (the first segment's if none), and its entries.
+
+        Not the log's start: whose records are deleted may still send one of them again.
 
         Aborted transactions that end at or above that offset are forgotten: whoever replays the batches from
         there on notes them again.

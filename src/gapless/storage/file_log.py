@@ -193,6 +193,9 @@ class FileLog(Failing):
         """See `core.log.Log`."""
         if offset < self.start_offset:
             raise ValueError(f"offset {offset} lies before the log's start {self.start_offset}")
+        return self._slice(offset, max_bytes, before, at_least_one)
+
+    def _slice(self, offset: int, max_bytes: int, before: int, at_least_one: bool) -> FileSlice | MemorySlice:
         if offset >= before or offset >= self.end_offset:
             return NOTHING
         active = self._active
@@ -220,12 +223,11 @@ class FileLog(Failing):
 
     def bytes_from(self, offset: int, max_bytes: int) -> bytes | memoryview:
         """See `core.log.Log`."""
-        found = self.read(offset, max_bytes, self.end_offset, at_least_one=True)
+        found = self._slice(offset, max_bytes, self.end_offset, at_least_one=True)
         return found.read(0, found.size)
 
     def batches_from(self, offset: int) -> Iterator[BatchHeader]:
         """See `core.log.Log`."""
-        offset = max(offset, self.start_offset)
         if offset >= self.end_offset:
             return
         for segment in self._segments[max(0, bisect_right(self._bases, offset) - 1) :]:
@@ -408,8 +410,8 @@ class FileLog(Failing):
                 logger.warning("%s is not used: %s", path, error)
                 self._snapshots.pop()
                 self._remove_snapshot(offset)
-        self._forget_aborted(self.start_offset)
-        return self.start_offset, []
+        self._forget_aborted(self._bases[0])
+        return self._bases[0], []
 
     def _prune_snapshots(self) -> None:
         """Keep those at which a segment begins, for truncation, and the newest in any case."""

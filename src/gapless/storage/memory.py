@@ -180,6 +180,9 @@ class MemoryLog:
         """See `core.log.Log`."""
         if offset < self.start_offset:
             raise ValueError(f"offset {offset} lies before the log's start {self.start_offset}")
+        return self._slice(offset, max_bytes, before, at_least_one)
+
+    def _slice(self, offset: int, max_bytes: int, before: int, at_least_one: bool) -> MemorySlice:
         if offset >= before or offset >= self.end_offset:
             return NOTHING
         segment = self._segments[self._segment_index(offset)]
@@ -202,12 +205,11 @@ class MemoryLog:
 
     def bytes_from(self, offset: int, max_bytes: int) -> bytes | memoryview:
         """See `core.log.Log`."""
-        found = self.read(offset, max_bytes, self.end_offset, at_least_one=True)
+        found = self._slice(offset, max_bytes, self.end_offset, at_least_one=True)
         return found.read(0, found.size)
 
     def batches_from(self, offset: int) -> Iterator[BatchHeader]:
         """See `core.log.Log`."""
-        offset = max(offset, self.start_offset)
         for segment in self._segments[self._segment_index(offset) :]:
             for stored in segment.batches[segment.find(offset) :]:
                 yield stored.header
@@ -326,7 +328,7 @@ class MemoryLog:
     def load_producers(self) -> tuple[int, list[ProducerEntry]]:
         """See `core.log.Log`."""
         snapshots = self._contents.snapshots
-        offset = max(snapshots, default=self.start_offset)
+        offset = max(snapshots, default=self._segments[0].base_offset)
         self._forget_aborted(offset)
         return offset, [replace(entry) for entry in snapshots.get(offset, ())]
 

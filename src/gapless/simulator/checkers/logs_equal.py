@@ -47,7 +47,7 @@ class LogsEqual(Checker):
         truth = self._truth.setdefault(place, {})
         where = f"{place[0]}-{place[1]} on broker {host.node_id}"
         next_offset = -1
-        for batch in replica.log.batches_from(done):
+        for batch in replica.log.batches_from(max(done, replica.log.start_offset)):
             if batch.next_offset > replica.high_watermark:
                 break
             if batch.base_offset < next_offset:
