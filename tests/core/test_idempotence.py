@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gapless.core.producers import MAX_HELD_BACK, MAX_PRODUCERS, SEQUENCE_MAX, Producers, RefusedBatch
@@ -179,6 +181,21 @@ def test_a_new_leader_waits_a_while_for_what_the_one_before_has_refused() -> Non
     with pytest.raises(RefusedBatch) as late:
         producers.check(header(sequence=6))
     assert late.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_what_a_leader_refused_before_it_led_is_not_waited_for_in_vain(world: World) -> None:
+    """Another leader took it, and it was lost with that one: the producer does not send it again."""
+    world.produce("t", batch(b"0", producer=ME, sequence=0))
+    partition, assignment = world.partition("t"), world.node.image.topics["t"].partitions[0]
+    partition.leader = 99
+    refused = world.produce("t", batch(b"1", producer=ME, sequence=1))
+    assert refused.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    epoch = assignment.leader_epoch + 2
+    partition.assign(replace(assignment, leader_epoch=epoch, replicas=(0, 1), isr=(0, 1)), world.now_ms)
+    for settled, code in ((False, "NOT_ENOUGH_REPLICAS"), (True, "OUT_OF_ORDER_SEQUENCE_NUMBER")):
+        with pytest.raises(RefusedBatch) as gap:
+            partition.producers.check(header(sequence=2), settled=settled)
+        assert gap.value.code.name == code
 
 
 def test_what_refused_batches_cost_is_bounded() -> None:

@@ -147,6 +147,7 @@ class Partition:
             self.epoch_start = self.log.end_offset
             if change.leader_epoch > 0 and len(change.replicas) > 1:
                 self.settled_at_ms = now_ms + SETTLING_MS
+                self.producers.forget_refused()
         if not self.is_leader or change.replicas == (self.node_id,):
             self.followers = None
         else:

@@ -168,6 +168,13 @@ class Producers:
         if len(self._held_back) > MAX_HELD_BACK:
             del self._held_back[next(iter(self._held_back))]
 
+    def forget_refused(self) -> None:
+        """A leader that is new waits for whatever is missing; what it has refused, another may have taken.
+
+        If that was lost with the other, it never comes: what follows it would be refused for ever.
+        """
+        self._held_back.clear()
+
     def _check_overtaking(self, batch: BatchHeader, producer: Producer | None) -> None:
         first = self._held_back.get(batch.producer_id)
         if first is None:
