@@ -43,6 +43,18 @@ def count_partitions(client: Client, bootstrap: str, topic: str, timeout_s: floa
         time.sleep(_AGAIN_S)
 
 
+def refusal(topic: str, partition: int, error: KafkaError) -> str:
+    """That the cluster does not take a record from a spool, and where it can be told, what to do."""
+    reason = error.str().removeprefix("Unable to produce message: ")
+    said = f"{topic}-{partition} does not take a record: {reason}"
+    if error.code() == KafkaError._UNKNOWN_PARTITION:
+        said += (
+            f"; the topic had more partitions when the record was made: give it at least {partition + 1} "
+            f"(gapless topics alter {topic} --partitions {partition + 1})"
+        )
+    return said
+
+
 class Asking:
     """Asks with a client of its own, made when it is first needed.
 

@@ -19,6 +19,7 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gapless.client.formats import SEQUENCE_HEADER, SOURCE_HEADER, sequence_header, source_header
+from gapless.client.producing.asking import refusal
 from gapless.client.producing.polling import Poller, ProducedHeaders
 from gapless.client.producing.settling import Settling, SpooledReceipt
 from gapless.client.spool import Spool, Spooled, SpoolError
@@ -52,12 +53,12 @@ class _Attempt:
         self._open = count
         self.ended = threading.Event()
         self.failed: list[Spooled] = []
-        self.why: KafkaError | None = None
+        self.why = "refused"
 
     def count(self, record: Spooled, error: KafkaError | None, _message: Message | None = None) -> None:
         """What became of a record. Only one thread at a time is here."""
         if error is not None:
-            self.why = error
+            self.why = refusal(record.topic, record.partition, error)
             self.failed.append(record)
         self._open -= 1
         if not self._open:
@@ -138,9 +139,10 @@ class Drain:
                 return
             to_send = sorted(attempt.failed)  # by position, which comes first
             if to_send:
-                self._complain(attempt.why.str() if attempt.why is not None else "refused")
+                self._complain(attempt.why)
                 if self._stopping.wait(self._backoff_s):
                     return
+                self._poller.look_at(to_send[0].topic)
         self.problem = None
         self.position = records[-1].position + 1
         self._spool.note_sent(self.position)

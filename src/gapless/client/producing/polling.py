@@ -10,6 +10,7 @@ the user's.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -29,6 +30,7 @@ _STAY_AWAY_S = 0.01
 _LOOK_S = 0.01
 _PURGE_S = 10.0
 _QUIET_S = 0.1
+_LOOK_AT_S = 1.0
 
 _logger = logging.getLogger("gapless.client")
 
@@ -175,6 +177,11 @@ class Poller:
             if self.problem is None:
                 raise
             raise Unreachable(f"{away} ({self.problem})") from away
+
+    def look_at(self, topic: str) -> None:
+        """Let librdkafka see at once how a topic is now; by itself it looks every five minutes."""
+        with contextlib.suppress(KafkaException):
+            self.producer.list_topics(topic, timeout=_LOOK_AT_S)
 
     # ------------------------------------------------------------------------------------ its thread
 

@@ -23,6 +23,7 @@ from gapless.client.formats import (
     source_header,
 )
 from gapless.client.logs import quiet_unless_told
+from gapless.client.producing.asking import refusal
 from gapless.client.producing.settings import KNOWN_BROKERS_ONLY
 from gapless.client.spool.records import Spooled
 from gapless.errors import UsageError
@@ -134,8 +135,8 @@ class Session:
     def _note_failed(self, error: KafkaError | None, message: Message) -> None:
         """A record was refused: the transaction cannot be committed, and this is why."""
         if error is not None and self._cause is None and error.code() not in _PURGED:
-            where = f"{message.topic()}-{message.partition()}"
-            self._cause = KafkaError(error.code(), f"{where} does not take a record: {error.str()}")
+            said = refusal(message.topic() or "", message.partition() or 0, error)
+            self._cause = KafkaError(error.code(), said)
 
     def _produce_slowly(
         self,

@@ -95,6 +95,8 @@ class TransactionalSender:
         )
         self._changed = threading.Condition()
         self._flush_to = 0
+        self._failed_sessions = 0
+        """Since the last transaction that was committed."""
         self._ending = threading.Event()
         self._end_by = float("inf")
         self._sealed_at = self._kept_alive_at = time.monotonic()
@@ -242,13 +244,11 @@ class TransactionalSender:
 
     def _send_until_closed(self) -> None:
         """Session after session: each goes on where the cluster says that the last one came."""
-        attempt = 0
         while self._is_wanted():
             try:
                 session = self._claimant.open()
                 try:
                     self._begin(self._claimant.position)
-                    attempt = 0
                     self._drain(session)
                 finally:
                     session.discard()
@@ -257,13 +257,14 @@ class TransactionalSender:
                 self._promises.abort()
                 self._note_problem(error.args[0].str())
             self._settling.tell_refused()
-            attempt += 1
-            longest_s = min(_BACKOFF_S * 2 ** min(attempt, 10), _BACKOFF_MAX_S)
+            self._failed_sessions += 1
+            longest_s = min(_BACKOFF_S * 2 ** min(self._failed_sessions, 10), _BACKOFF_MAX_S)
             self._ending.wait(random.uniform(longest_s / 2, longest_s))
 
     def _begin(self, position: int) -> None:
         """A session begins. What an unanswered commit of the last one has done after all is settled now."""
-        self.problem = None
+        if not self.spool.wait_for(position, 0.0):
+            self.problem = None  # else whatever it was, may still be so for the record that comes next
         self._kept_alive_at = time.monotonic()
         self._note_committed(position)
 
@@ -344,6 +345,8 @@ class TransactionalSender:
         keeps_alive = self._is_keep_alive_due()
         self._claimant.set_registers(session, position, mark, owner=keeps_alive)
         session.commit()
+        self.problem = None
+        self._failed_sessions = 0
         self._promises.commit()
         if keeps_alive:
             self._kept_alive_at = time.monotonic()
