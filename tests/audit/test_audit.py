@@ -379,6 +379,24 @@ def test_a_second_look_reads_only_what_is_new(bench: Bench) -> None:
     assert auditor.look().hops[0].counts.expired == 0
 
 
+def test_what_was_lost_at_one_look_does_not_expire_at_the_next(bench: Bench) -> None:
+    """Retention takes what was read, and so nothing of a source of which there was nothing."""
+    planted = Planted({0: [(A, n) for n in range(10)]}, [[(A, 0, 0, 9)], [(B, 0, 0, 2)]])
+    bench.fill(planted)
+    auditor = Auditor(bench.spark, bench.bootstrap, bench.topic, ledger=bench.ledger)
+    assert auditor.look().hops[0].counts.lost == 3
+    bench.expire({0: 5})
+    assert auditor.look().hops[0].counts.lost == 3
+    # What it takes before anybody has read it may have been anything.
+    producer = bench.producer()
+    for number in range(10, 20):
+        bench.send(producer, bench.topic, 0, headers_of(A, number))
+    producer.flush()
+    bench.expire({0: 15})
+    counts = auditor.look().hops[0].counts
+    assert (counts.lost, counts.expired) == (0, 3)
+
+
 def test_a_topic_that_is_made_anew_has_lost_what_was_seen_in_it(bench: Bench) -> None:
     planted = Planted({0: [(A, n) for n in range(10)]}, [[(A, 0, 0, 9)]])
     bench.fill(planted)

@@ -8,7 +8,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from gapless.audit import Fault, Hop, Report, Verdict
+from gapless.audit import Fault, Finding, Hop, Report, Verdict
 from gapless.audit.cluster import Ends
 from gapless.audit.judging import Held, Promised, Streams, judge_topic
 from gapless.audit.reading import gathered
@@ -19,6 +19,8 @@ from gapless.pipeline.dedup.runs import Runs, no_runs
 from tests.audit.planting import EDITS, HARMLESS, Name, Planted, clean, plant
 
 A, B = (source_header(name, name.encode() * 8) for name in "ab")
+TIME_MS = 1_700_000_000_000
+"""Of the record at offset 0, if there is one; each offset is a millisecond later."""
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -28,6 +30,8 @@ def test_each_planted_fault_is_named_and_no_other(seed: int) -> None:
     plant(planted, random, random.randrange(12))
     hop = judged(planted)
     assert named(hop) == planted.expected, planted.edits
+    for finding in hop.findings:
+        assert is_where_it_says(finding, planted), finding
     assert hop.counts.unpromised == planted.unpromised
     assert hop.counts.promised == len(planted.promised)
 
@@ -203,7 +207,7 @@ def _held(planted: Planted, streams: Streams, offsets: dict[int, list[int]], hig
             pa.array([maker for maker, _ in log], pa.binary()),
             pa.array([sequence_header(sequence) for _, sequence in log], pa.binary()),
             pa.array(places, pa.int64()),
-            pa.array([1_700_000_000_000 + each for each in places], pa.int64()),
+            pa.array([TIME_MS + each for each in places], pa.int64()),
         )
         rows = pa.Table.from_batches([tally.rows()])
         tables.append(rows.append_column("partition", pa.array([partition] * len(rows), pa.int32())))
@@ -216,6 +220,25 @@ def named(hop: Hop) -> dict[Fault, Counter[Name]]:
         maker = source_header(each.source, bytes.fromhex(each.incarnation))
         found[each.fault].update((maker, each.partition, n) for n in range(each.first, each.last + 1))
     return found
+
+
+def is_where_it_says(finding: Finding, planted: Planted) -> bool:
+    """Copies and late ones are at both offsets; lost ones between their neighbours. So it is with times."""
+    maker = source_header(finding.source, bytes.fromhex(finding.incarnation))
+    start = planted.earliest.get(finding.partition, 0)
+    log = planted.logs[finding.partition]
+    ends = ((finding.first_offset, finding.first_ms), (finding.last_offset, finding.last_ms))
+    if any(ms != (None if at is None else TIME_MS + at) for at, ms in ends):
+        return False
+    if finding.fault is Fault.TORN:  # in the log, and not among what its readers see
+        return None not in (finding.first_offset, finding.last_offset)
+    there = [None if at is None else log[at - start] for at, _ in ends]
+    if finding.fault is Fault.LOST:
+        held = {sequence for who, sequence in log if who == maker}
+        before = max((each for each in held if each < finding.first), default=None)
+        after = min((each for each in held if each > finding.last), default=None)
+        return there == [None if each is None else (maker, each) for each in (before, after)]
+    return there == [(maker, finding.first), (maker, finding.last)]
 
 
 def test_what_was_lost_and_sent_again_is_repaired_and_not_reordered() -> None:

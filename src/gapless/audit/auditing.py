@@ -204,8 +204,8 @@ class Auditor:
         self._held_to = ends
         # What retention took while it was read is gone, too.
         for partition, now in self.cluster.ends(self.topic).items():
-            if partition in self._held.partitions:
-                whole = self._held.partitions[partition]
+            whole = self._held.partitions.get(partition)
+            if whole is not None and now.earliest > known.get(partition, ends[partition].earliest):
                 self._held.partitions[partition] = whole._replace(earliest=now.earliest)
 
 

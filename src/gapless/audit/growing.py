@@ -33,7 +33,10 @@ def promised_too(old: Promised, new: Promised) -> Promised:
 
 
 def held_too(old: Held, new: Held) -> Held:
-    """What was held, and what has come since. `new` knows where the partitions end."""
+    """What was held, and what has come since. `new` knows where the partitions end.
+
+    A partition begins where it began at first: what retention took since was read before.
+    """
     again, unnamed_again = _named(old.again, new.again)
     late, unnamed_late = _named(old.late, new.late)
     beyond = _sums(old.beyond, new.beyond)
@@ -43,6 +46,7 @@ def held_too(old: Held, new: Held) -> Held:
     for partition, before in old.partitions.items():
         now = partitions.get(partition, before._replace(records=0, without_identity=0))
         partitions[partition] = now._replace(
+            earliest=before.earliest if now.earliest <= before.end else now.earliest,
             records=before.records + now.records,
             without_identity=before.without_identity + now.without_identity,
         )

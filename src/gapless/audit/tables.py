@@ -111,7 +111,7 @@ def jdbc_options(spec: SinkSpec) -> Mapping[str, str]:
     try:
         named = {name: str(value) for name, value in conninfo_to_dict(spec.where).items()}
     except ProgrammingError as error:
-        raise UsageError(f"this is no address of PostgreSQL: {error}") from None
+        raise UsageError(f"this is no address of PostgreSQL: {str(error).strip()}") from None
     host, port = named.pop("host", "localhost"), named.pop("port", "5432")
     database = named.pop("dbname", named.get("user", ""))
     own = {name: value for name, value in named.items() if name in _SAME_IN_JAVA}
