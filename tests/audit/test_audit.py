@@ -286,6 +286,20 @@ def test_records_without_identity_are_counted(bench: Bench) -> None:
     assert report.hops[0].without_identity == 3
 
 
+def test_where_no_record_has_an_identity_the_way_out_is_said(bench: Bench) -> None:
+    bench.make(bench.topic)
+    bench.make(bench.ledger)
+    producer = bench.producer()
+    bench.send(producer, bench.topic, 0, [])
+    producer.flush()
+    (hop,) = bench.audit().hops
+    (doubt,) = hop.doubts
+    assert doubt == (
+        f"no seal of the ledger promises a record of {bench.topic}: "
+        "see --foreign, for records without an identity"
+    )
+
+
 def test_compaction_is_no_loss(bench: Bench) -> None:
     bench.make(
         bench.topic,

@@ -424,9 +424,17 @@ def test_a_pdf_can_be_made(opened: Opener, kind: str) -> None:
     assert len(pdf) > 5000
 
 
+@pytest.mark.parametrize("kind", REPORTS)
+def test_on_a_phone_all_of_a_finding_is_seen_without_scrolling_aside(opened: Opener, kind: str) -> None:
+    page = opened(REPORTS[kind], width=PHONE)
+    right_edges = "cells => cells.map(cell => cell.getBoundingClientRect().right)"
+    cells = page.get_by_role("region", name="Findings").locator("tbody td, tbody th")
+    assert max(cells.evaluate_all(right_edges), default=0) <= PHONE
+
+
 def test_a_wide_table_scrolls_in_its_own_box(opened: Opener) -> None:
     page = opened(with_faults(), width=PHONE)
-    box = page.get_by_role("region", name="Findings")
+    box = page.get_by_role("region", name="Sources")
     assert box.evaluate("box => box.scrollWidth > box.clientWidth")
     box.focus()
     page.keyboard.press("ArrowRight")

@@ -362,7 +362,8 @@ def _doubts(topic: str, hop: Hop, promised: Promised, unsealed: int, too_old: li
     if promised.unreadable:
         doubts.append(f"{promised.unreadable:,} records of the ledger cannot be read as seals")
     if not counts.promised:
-        doubts.append(f"no seal of the ledger promises a record of {topic}")
+        foreign = ": see --foreign, for records without an identity" if hop.without_identity else ""
+        doubts.append(f"no seal of the ledger promises a record of {topic}{foreign}")
     elif counts.promised == counts.expired:
         doubts.append(f"retention has taken all that was promised of {topic}")
     if counts.hidden:

@@ -80,7 +80,7 @@ def _header(report: Report) -> str:
     answer = {Verdict.CLEAN: "✓ Clean", Verdict.FINDINGS: "✕ Not clean", Verdict.UNKNOWN: "? Could not tell"}
     return (
         f'<header class="{verdict.name.lower()}"><p class="answer">{answer[verdict]}</p>'
-        f'<h1>{_sentence(report)}</h1><p class="quiet">{_aside(report)}</p>'
+        f"<h1>{_sentence(report)}</h1>{_aside(report)}"
         f'<dl class="facts">{listing}</dl></header>'
     )
 
@@ -120,7 +120,11 @@ def _aside(report: Report) -> str:
     ] or ["0 promised, 0 present"]
     if report.verdict is not Verdict.FINDINGS:
         said.append("0 lost, 0 duplicated, 0 reordered")
-    return "; ".join([*said, *([f"{listed(gone)}, and so not expected"] if gone else [])]) + "."
+    if gone:
+        said.append(f"{listed(gone)}, and so not expected")
+    if not several:
+        return f'<p class="quiet">{"; ".join(said)}.</p>'
+    return f'<ul class="quiet">{"".join(f"<li>{each}</li>" for each in said)}</ul>'
 
 
 def _first(report: Report) -> Counts:
@@ -357,14 +361,15 @@ def _findings(hop: Hop) -> str:
 
 
 def _finding_row(finding: Finding) -> str:
+    # The labels are shown where a row becomes a card.
     cells = (
         f'<td class="fault {finding.fault}">{plots.icon(finding.fault)}&nbsp;{finding.fault}</td>',
         f'<th scope="row">{name(finding.source)}<br><code>{safe(finding.incarnation)}</code></th>',
-        f'<td class="place">{name(finding.place)}</td>',
-        f"<td>{finding.which}</td>",
-        f'<td class="number">{finding.records:,}</td>',
-        f"<td>{_offsets(finding)}</td>",
-        f"<td>{utc_range(finding.first_ms, finding.last_ms)}</td>",
+        f'<td class="place" data-label="partition">{name(finding.place)}</td>',
+        f'<td data-label="sequences">{finding.which}</td>',
+        f'<td class="number" data-label="records">{finding.records:,}</td>',
+        f'<td data-label="offsets">{_offsets(finding)}</td>',
+        f'<td data-label="time (UTC)">{utc_range(finding.first_ms, finding.last_ms)}</td>',
     )
     return f"<tr>{''.join(cells)}</tr>"
 
@@ -388,6 +393,6 @@ def _offsets(finding: Finding) -> str:
 def _table(title: str, head: str, rows: Iterable[str]) -> str:
     """In a box of its own, which scrolls (also by keys) where the page is narrower."""
     return (
-        f'<div class="table" role="region" aria-label="{title}" tabindex="0"><table>'
+        f'<div class="table {title.lower()}" role="region" aria-label="{title}" tabindex="0"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
