@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
@@ -13,16 +15,26 @@ READERS = {"group": "readers", "topic": "t", "committed_only": True}
 RELAYS = {"group": "relays", "topic": "t", "target": "out"}
 
 
-def stage(clients: list[ClientPlan], *steps: Step, seed: int = 1, partitions: int = 2) -> Scene:
-    """A scene with three brokers, an idempotent producer `p`, both kinds of readers, and these clients."""
-    topics = (TopicPlan("t", partitions, 3, FLOOR), TopicPlan("out", 1, 3, FLOOR))
+def stage(
+    clients: list[ClientPlan],
+    *steps: Step,
+    seed: int = 1,
+    partitions: int = 2,
+    configs: Mapping[str, str] = MappingProxyType({}),
+    **more: Any,
+) -> Scene:
+    """A scene with three brokers, an idempotent producer `p`, both kinds of readers, and these clients.
+
+    `configs` are further ones of topic `t`; `more` is what else a case has.
+    """
+    topics = (TopicPlan("t", partitions, 3, {**FLOOR, **configs}), TopicPlan("out", 1, 3, FLOOR))
     always = (
         ClientPlan("p", "producer"),
         ClientPlan("reader", "consumer", {"committed_only": False}),
         ClientPlan("committed-reader", "consumer", {"committed_only": True}),
     )
     ordered = tuple(sorted(steps, key=lambda step: step.at_ms))
-    return Scene(Case(seed, "by hand", 3, topics, (*always, *clients), ordered, jitter=False))
+    return Scene(Case(seed, "by hand", 3, topics, (*always, *clients), ordered, jitter=False, **more))
 
 
 def sends(partitions: int = 2, *, every_ms: int = 200, until_ms: int = 4_000) -> list[Step]:
@@ -34,9 +46,10 @@ def sends(partitions: int = 2, *, every_ms: int = 200, until_ms: int = 4_000) ->
     ]
 
 
-def members(count: int, protocol: str) -> list[ClientPlan]:
+def members(count: int, protocol: str, **options: Any) -> list[ClientPlan]:
     """Members of one group."""
-    return [ClientPlan(f"member-{n}", "member", {**READERS, "protocol": protocol}) for n in range(count)]
+    plan = {**READERS, "protocol": protocol, **options}
+    return [ClientPlan(f"member-{n}", "member", plan) for n in range(count)]
 
 
 def relays(count: int, protocol: str, **options: Any) -> list[ClientPlan]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gapless.errors import GaplessError
 from gapless.simulator.campaign import Tally, campaign, play_seeds, pool
 from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
-from gapless.simulator.cases import make_case
 from gapless.simulator.coverage import ROLES, Coverage, Expected
 from gapless.simulator.covering import Covering
 from gapless.simulator.faults import FAULTS
@@ -29,7 +31,7 @@ _HELD = ("SigBlk", "SigIgn")
 
 def played(workers: int, mutant: str | None = None) -> Tally:
     tally = Tally()
-    for each in campaign(PROFILE, SEEDS, workers=workers, mutant=mutant):
+    for each in campaign(PROFILES[PROFILE], SEEDS, workers=workers, mutant=mutant):
         tally.add(each)
     return tally
 
@@ -84,6 +86,37 @@ def test_a_process_that_starts_does_not_die_of_the_ctrl_c_that_is_for_its_parent
             held = [line.split()[1] for line in status.read_text().splitlines() if line[:6] in _HELD]
             assert any(int(signals, 16) >> signal.SIGINT - 1 & 1 for signals in held)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_a_worker_that_somebody_killed_is_an_error_that_says_what_to_do() -> None:
+    def kill_one() -> None:
+        with pool(1) as processes:
+            pid = processes.submit(os.getpid).result()
+            asleep = processes.submit(time.sleep, 60)
+            os.kill(pid, signal.SIGKILL)
+            asleep.result()
+
+    with pytest.raises(GaplessError, match="try again with fewer --workers"):
+        kill_one()
+
+
+def test_workers_end_with_a_parent_that_was_killed() -> None:
+    script = (
+        "import os, time\n"
+        "from gapless.simulator.campaign import pool\n"
+        "if __name__ == '__main__':\n"
+        "    with pool(1) as processes:\n"
+        "        print(processes.submit(os.getpid).result(), flush=True)\n"
+        "        processes.submit(time.sleep, 60).result()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        worker = Path(f"/proc/{int(parent.stdout.readline())}")
+        parent.kill()
+    deadline = time.monotonic() + 20
+    while worker.exists() and "State:\tZ" not in (worker / "status").read_text():
+        assert time.monotonic() < deadline, "the worker lives on"
+        time.sleep(0.02)
 
 
 def test_a_rule_that_cannot_go_on_is_a_finding_and_names_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +177,8 @@ def test_a_duplicate_is_counted_when_it_is_recognised() -> None:
 
 
 def test_what_never_came_is_named() -> None:
-    expected = Expected.of(Profile("by hand", "", {"crash": 1, "lose-message": 1}))
+    profile = Profile("by hand", "", {"crash": 1, "lose-message": 1, "pause": 0}, brokers=(4,), unclean=0.1)
+    expected = Expected.of(profile)
     assert set(expected.pairs) == {(fault, role) for fault in ("crash", "lose-message") for role in ROLES}
     rules, pairs = expected.blind_spots(covered(Step(0, "crash", ("leader t 0", 100))))
     assert "leader: in sync" not in rules
@@ -155,15 +189,30 @@ def test_what_never_came_is_named() -> None:
     assert told["pairs"] == {"expected": 10, "seen": 0, "never": [f"{f} of a {r}" for f, r in expected.pairs]}
 
 
+def test_what_cannot_come_is_not_expected() -> None:
+    """With three brokers, each has a replica of some partition; nobody is elected uncleanly by default."""
+    expected = Expected.of(Profile("by hand", "", {"crash": 1}, brokers=(3,)))
+    assert {role for _, role in expected.pairs} == set(ROLES) - {"bystander"}
+    assert not {"leader: unclean", "log: compacted", "partition: added"} & set(expected.rules)
+
+
+def test_what_an_administrator_does_is_counted() -> None:
+    retention = {"log.retention.check.interval.ms": "500"}
+    sends = [Step(at_ms, "send", ("shop", "t", 0, 2)) for at_ms in range(0, 3_000, 100)]
+    steps = (*sends, Step(500, "change-retention", ("t", 300)), Step(600, "add-partition", ("t", "shop", 2)))
+    topic = TopicPlan("t", 1, 3, {"min.insync.replicas": "2", "segment.bytes": "1024"})
+    shop = ClientPlan("shop", "producer", {"acks": -1, "idempotent": True})
+    case = Case(1, "by hand", 3, (topic,), (shop,), steps, jitter=False, settings=retention)
+    coverage = Coverage()
+    assert play(case, Covering(coverage)).violation is None
+    assert coverage.seen["log: records expired"]
+    assert not coverage.seen["log: records deleted"]
+    assert coverage.seen["partition: added"]
+
+
 def test_coverage_adds_up_over_seeds() -> None:
-    one, other = play_seeds(PROFILE, [1]), play_seeds(PROFILE, [2])
-    both = play_seeds(PROFILE, [1, 2])
+    one, other = play_seeds(PROFILES[PROFILE], [1]), play_seeds(PROFILES[PROFILE], [2])
+    both = play_seeds(PROFILES[PROFILE], [1, 2])
     one.add(other)
     assert one == both
     assert both.coverage.seen["leader: in sync"]
-
-
-@pytest.mark.parametrize("seed", [3814, 6292, 8063, 9643])
-def test_seeds_that_were_once_found_fault_with_keep_every_promise(seed: int) -> None:
-    """An empty log begins anew before its end; who restarts leaves a set of one, whose power then fails."""
-    assert play(make_case(seed, PROFILES["everything"])).violation is None

@@ -210,6 +210,36 @@ def test_replicas_that_differ_below_the_watermark_are_seen(scene: Scene) -> None
     assert f"has a batch of epoch {other.leader_epoch} at 0" in look(checker, second[0].node_id)
 
 
+def test_records_that_are_deleted_before_their_time_are_seen(scene: Scene) -> None:
+    checker = watching("expired-early", scene)
+    leader = scene.leader(PLACE)
+    assert leader is not None
+    leader.log.advance_start(3)
+    assert f"broker {leader.node_id} has deleted record" in look(checker, leader.node_id)
+
+
+@pytest.mark.parametrize(("kept_ms", "expected"), [("1000000", "ms old"), ("1", "")])
+def test_records_may_expire_when_they_are_old_enough(scene: Scene, kept_ms: str, expected: str) -> None:
+    checker = watching("expired-early", scene)
+    scene.world.run(10_000)
+    scene.topics["t"].configs["retention.ms"] = kept_ms
+    leader = scene.leader(PLACE)
+    assert leader is not None
+    leader.log.advance_start(3)
+    told = look(checker, leader.node_id)
+    assert told.endswith(expected)
+    assert bool(told) is bool(expected)
+
+
+def test_records_that_somebody_had_deleted_are_not_missed(scene: Scene) -> None:
+    checker = watching("expired-early", scene)
+    scene.history.deletes(PLACE, 3)
+    leader = scene.leader(PLACE)
+    assert leader is not None
+    leader.log.advance_start(3)
+    assert look(checker, leader.node_id) == ""
+
+
 def test_a_run_tells_what_its_checkers_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_end(checker: Checker) -> None:
         checker.fail("because the test says so")

@@ -143,6 +143,14 @@ def test_the_list_names_everything_with_its_meaning(gapless: Gapless) -> None:
         (["--mutants", "--mutant", "x"], "--mutant does not go with --mutants"),
         (["--profile", "elektions"], "there is no profile elektions: did you mean elections?"),
         (["--mutant", "x"], "there is no mutant x: there are "),
+        (["--fault", "crush=1"], "there is no fault crush: did you mean crash?"),
+        (["--fault", "crash"], "--fault crash: give a rate from 0 to 100, as in --fault crash=2"),
+        (["--fault", "crash=often"], "--fault crash=often: give a rate from 0 to 100"),
+        (["--fault", "crash=-1"], "--fault crash=-1: give a rate from 0 to 100"),
+        (["--fault", "crash=nan"], "--fault crash=nan: give a rate from 0 to 100"),
+        (["--mutant", MUTANT, "--fault", "crash=1"], "--fault does not go with --mutant"),
+        (["--seed", "1", "--save", "/nowhere/case.json"], "cannot write /nowhere/case.json: name a file"),
+        (["--mutant", MUTANT, "--save", "/"], "cannot write /: name a file in a folder that is there"),
         (["--case", "nowhere.json"], "cannot read nowhere.json"),
     ],
 )
@@ -152,6 +160,27 @@ def test_what_cannot_be_is_refused_in_one_line(gapless: Gapless, argv: list[str]
     assert says in ran.err
     assert len(ran.err.splitlines()) == 1
     assert not ran.out
+
+
+def test_a_rate_may_be_another_than_the_profiles(gapless: Gapless) -> None:
+    argv = ("--profile", "calm", "--fault", "crash=5", "--fault", "power-cut=0")
+    told = json.loads(gapless("--seeds", "5", "--workers", "1", "--json", *argv).out)
+    assert told["rates"] == {"crash": 5.0, "power-cut": 0.0}
+    assert told["faults"].keys() == {"crash"}
+    assert gapless("--seed", "1", *argv).code == 0
+    argv = (*QUICK, "--fault", "clock=1")
+    with mistaken(MUTANT):
+        failed = json.loads(gapless("--seeds", "10", "--workers", "1", "--json", *argv).out)
+    first = failed["failures"][0]
+    assert first["replay"] == f"gapless simulate --seed {first['seed']} {' '.join(argv)}"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_has_a_rate_of_its_own(gapless: Gapless, fault: str) -> None:
+    argv = ("--profile", "calm", "--fault", f"{fault}=6")
+    told = json.loads(gapless("--seeds", "2", "--workers", "1", "--json", *argv).out)
+    assert not told["failures"]
+    assert told["faults"].keys() <= {fault}
 
 
 def test_ctrl_c_ends_it_with_what_it_has() -> None:

@@ -12,8 +12,10 @@ from gapless.simulator.case import Step
 from gapless.simulator.checkers import CHECKERS
 from gapless.simulator.checkers.checker import Violation
 from gapless.simulator.clients.relay import Relay
+from gapless.simulator.coverage import Coverage
+from gapless.simulator.covering import Covering
 from gapless.simulator.history import Outcome, Owned
-from gapless.simulator.run import play_scene
+from gapless.simulator.run import play, play_scene
 from gapless.simulator.scene import Scene
 from tests.simulator.stages import members, played, relays, sends, stage
 
@@ -52,6 +54,33 @@ def test_a_member_that_stood_still_with_records_in_hand_may_not_commit_them(prot
     scene = stage(members(3, protocol), *sends(3), *steps, partitions=3)
     played(scene)
     assert any(commit.outcome is Outcome.ABORTED for commit in scene.history.commits)
+
+
+@pytest.mark.parametrize(("protocol", "what"), [("classic", "die"), ("classic", "leave"), ("newer", "leave")])
+def test_a_static_member_that_is_back_in_time_has_what_it_had(protocol: str, what: str) -> None:
+    """Its partition waits for it: the other member never has it (KIP-345)."""
+    scene = stage(members(2, protocol, static=True), *sends(), Step(1_500, what, ("member-0", 300)))
+    played(scene)
+    who_had = {
+        place: {owned.member_id for owned in scene.history.owned if owned.place == place}
+        for place in scene.places()
+    }
+    assert who_had["t", 0] == {"member-0"}
+    assert who_had["t", 1] == {"member-1"}
+    assert len([start for start in scene.history.starts if start.member == "member-0"]) >= 2
+
+
+def test_a_static_member_waits_until_its_dead_predecessor_has_lost_its_place() -> None:
+    """In the newer protocol, who was killed did not release its instance id."""
+    scene = stage(members(2, "newer", static=True), *sends(), Step(1_500, "die", ("member-0", 300)))
+    coverage = Coverage()
+    assert play(scene.case, Covering(coverage)).violation is None
+    played(scene)
+    assert coverage.seen["CONSUMER_GROUP_HEARTBEAT UNRELEASED_INSTANCE_ID"]
+    assert {owned.member_id for owned in scene.history.owned if owned.place == ("t", 0)} == {
+        "member-0",
+        "member-1",
+    }
 
 
 @pytest.mark.parametrize("newer", [False, True])

@@ -6,12 +6,13 @@ from random import Random
 
 import pytest
 
-from gapless.simulator.case import Case, Step
-from gapless.simulator.cases import make_case
+from gapless.simulator.case import Case, ClientPlan, Step
+from gapless.simulator.cases import COMPACTION, RETENTION, SHORT_SEGMENTS, make_case
+from gapless.simulator.clients.relay import Relay
 from gapless.simulator.faults import FAULTS
 from gapless.simulator.profiles import PROFILES
 from gapless.simulator.scene import Scene
-from tests.simulator.stages import played, sends, stage
+from tests.simulator.stages import members, played, relays, sends, stage
 
 
 def after(*steps: Step) -> Scene:
@@ -111,3 +112,103 @@ def test_a_client_that_stands_still_goes_on_where_it_was() -> None:
     played(scene)
     assert not [now_ms for now_ms in told if start_ms + 500 < now_ms < start_ms + 1_700]
     assert told[-1] > start_ms + 1_700
+
+
+@pytest.mark.parametrize("protocol", ["classic", "newer"])
+def test_a_partition_that_a_topic_gets_is_written_to_and_read_by_everybody(protocol: str) -> None:
+    scene = stage(members(2, protocol), *sends(), Step(500, "add-partition", ("t", "p", 3)))
+    played(scene)
+    assert scene.topics["t"].partitions == 3
+    read = {each.consumer: len(each.polled) for each in scene.history.readings if each.place == ("t", 2)}
+    assert read["reader"] == read["committed-reader"] == 9
+    assert ("t", 2) in {owned.place for owned in scene.history.owned}
+
+
+def test_relays_copy_what_comes_to_a_new_partition() -> None:
+    scene = stage(relays(2, "classic"), *sends(), Step(500, "add-partition", ("t", "p", 3)))
+    played(scene)
+    copied = [write.source for write in scene.history.writes.values() if write.source is not None]
+    assert len([source for source in copied if source[0] == ("t", 2)]) >= 9
+    assert any(isinstance(client, Relay) for client in scene.clients.values())
+
+
+def test_who_takes_partitions_by_hand_is_spared_new_ones() -> None:
+    shape = make_case(1, PROFILES["everything"])
+    by_hand = ClientPlan("relay", "relay", {"topic": "t", "target": "u", "protocol": "by-hand"})
+    case = Case(1, "by hand", 3, shape.topics[:2], (*shape.clients, by_hand), ())
+    chosen = {FAULTS["add-partition"].choose(Random(seed), case)[0] for seed in range(50)}
+    assert chosen == {"u"}
+
+
+def test_anybody_may_be_elected_by_an_administrator_and_the_loss_is_excused() -> None:
+    """Brokers 1 and 3 are away when 2, which alone is in sync, loses its power and its last records."""
+    away = [Step(at_ms, "crash", (n, 8_000)) for at_ms, n in ((1_000, 1), (1_000, 3))]
+    scene = stage(
+        [],
+        *sends(until_ms=900),
+        *away,
+        Step(3_000, "crash", (2, 60_000)),
+        Step(12_000, "unclean-election", ("t", 0)),
+        configs={"min.insync.replicas": "1"},
+    )
+    played(scene)
+    assert scene.injected["unclean-election"] == 1
+    assert "uncleanly" in scene.excused["t"]
+
+
+def test_nobody_is_elected_uncleanly_where_somebody_leads() -> None:
+    scene = after(Step(500, "unclean-election", ("t", 0)))
+    assert "unclean-election" not in scene.injected
+    assert not scene.excused
+
+
+def test_records_that_are_too_old_expire_and_are_not_missed() -> None:
+    scene = stage(
+        [],
+        *sends(until_ms=6_000),
+        Step(500, "client-partition", ("reader", "leader t 0", 4_000)),
+        Step(2_000, "change-retention", ("t", 500)),
+        configs=SHORT_SEGMENTS,
+        settings=dict(RETENTION),
+    )
+    played(scene)
+    leader = scene.leader(("t", 0))
+    assert leader is not None
+    assert 0 < leader.log.start_offset == scene.history.expired["t", 0]
+    assert not scene.history.deleted
+    assert scene.topics["t"].configs["retention.ms"] == "500"
+    behind = {reading.consumer for reading in scene.history.readings if reading.expired}
+    assert behind == {"reader"}
+
+
+def test_the_shortest_time_that_records_were_kept_is_remembered() -> None:
+    scene = after(Step(500, "change-retention", ("t", 1_000)), Step(600, "change-retention", ("t", -1)))
+    assert scene.topics["t"].configs["retention.ms"] == "1000"
+    assert scene.world.journal.image.configs[2, "t"]["retention.ms"] == "-1"
+
+
+def test_a_request_between_brokers_comes_late_when_it_was_sent_again() -> None:
+    late = [Step(at_ms, "double-connection", (3, 1, 2_000)) for at_ms in range(500, 3_000, 300)]
+    scene = after(*late)
+    assert scene.injected["double-connection"] == len(late)
+    assert not scene.world.network.stranding, "each has met a request"
+
+
+def test_coordinators_logs_are_compacted_and_nothing_of_them_is_missed() -> None:
+    """What a group has committed outlives its coordinator, though most of it was cleaned away."""
+    scene = stage(
+        members(2, "classic"),
+        *sends(until_ms=6_000, every_ms=100),
+        Step(6_000, "crash", ("group-coordinator", 500)),
+        Step(6_000, "die", ("member-0", 300)),
+        settings=dict(COMPACTION),
+        internal={**SHORT_SEGMENTS, "min.cleanable.dirty.ratio": "0.01"},
+    )
+    played(scene)
+    cleaned = [
+        log.cleaned_offset
+        for host in scene.world.hosts.values()
+        for (topic, _), log in host.store.logs.items()
+        if topic == "__consumer_offsets"
+    ]
+    assert max(cleaned) > 0

@@ -9,6 +9,7 @@ from gapless.simulator.clients.group import Member
 from gapless.simulator.clients.producer import Producer
 from gapless.simulator.clients.relay import Relay
 from gapless.simulator.clients.transactional import Plan, TransactionalProducer
+from gapless.simulator.history import Place
 from gapless.simulator.scene import Scene
 
 
@@ -17,6 +18,15 @@ def send(scene: Scene, client: str, topic: str, partition: int, count: int) -> N
     producer = scene.clients[client]
     if isinstance(producer, Producer):
         producer.send((topic, partition), count)
+
+
+def write_to(scene: Scene, client: str, place: Place, count: int) -> None:
+    """A producer of whatever kind writes so many records to one place."""
+    producer = scene.clients[client]
+    if isinstance(producer, Producer):
+        producer.send(place, count)
+    elif isinstance(producer, TransactionalProducer):
+        producer.transact(Plan([(place, count)], commit=True))
 
 
 def transact(scene: Scene, client: str, writes: list[Any], commit: bool) -> None:
@@ -35,7 +45,11 @@ def succeed(scene: Scene, client: str, doze_ms: int = 0) -> None:
     if isinstance(before, TransactionalProducer):
         before.name = _take_name(scene, client)
         scene.clients[client] = TransactionalProducer(
-            scene, client, before.transactional_id, newer=before.newer, timeout_ms=before.timeout_ms
+            scene,
+            client,
+            transactional_id=before.transactional_id,
+            newer=before.newer,
+            timeout_ms=before.timeout_ms,
         )
     elif isinstance(before, Relay):
         before.retire(_take_name(scene, client))

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from threading import Thread
 from typing import ParamSpec, TypeVar
 
+from gapless.errors import GaplessError
 from gapless.simulator.cases import make_case
 from gapless.simulator.coverage import Coverage
 from gapless.simulator.covering import Covering
 from gapless.simulator.mutants import MUTANTS
-from gapless.simulator.profiles import PROFILES
+from gapless.simulator.profiles import Profile
 from gapless.simulator.run import Report, play
 from gapless.simulator.watching import Watcher
 
@@ -82,19 +86,19 @@ def mistaken(mutant: str | None) -> Iterator[None]:
 
 
 def play_seeds(
-    profile: str, seeds: Iterable[int], mutant: str | None = None, *, harm_only: bool = False
+    profile: Profile, seeds: Iterable[int], mutant: str | None = None, *, harm_only: bool = False
 ) -> Tally:
     """Play some seeds in this process, and count what they exercise."""
     tally = Tally()
     watcher: Watcher = Covering(tally.coverage)
     with mistaken(mutant):
         for seed in seeds:
-            tally.note(play(make_case(seed, PROFILES[profile], harm_only=harm_only), watcher))
+            tally.note(play(make_case(seed, profile, harm_only=harm_only), watcher))
     return tally
 
 
 def campaign(
-    profile: str, seeds: range, *, workers: int = 1, mutant: str | None = None, harm_only: bool = False
+    profile: Profile, seeds: range, *, workers: int = 1, mutant: str | None = None, harm_only: bool = False
 ) -> Generator[Tally, None, None]:
     """Play many seeds; what came of each chunk comes in the order of seeds. Closing it ends the processes."""
     chunks = (seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK))
@@ -134,6 +138,7 @@ def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
     The parent waits for them under locks, and an exception that strikes inside a lock's own code ends as
     another one. So Ctrl-C raises nothing there: it ends the processes, which wakes whoever waits for them.
+    A process that somebody else has ended is an error: what it was at work on is not known.
     """
     processes = _Processes(workers, multiprocessing.get_context("spawn"), initializer=_settle_in)
     interrupted = False
@@ -150,6 +155,10 @@ def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         yield processes
+    except BrokenProcessPool:
+        raise GaplessError(
+            "a worker process was killed, perhaps because memory was short: try again with fewer --workers"
+        ) from None
     finally:
         processes.shutdown(cancel_futures=True)
         signal.signal(signal.SIGINT, before)
@@ -158,13 +167,22 @@ def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _settle_in() -> None:
-    """In a new process: leave interrupts to the parent, and collect garbage seldom.
+    """In a new process: leave interrupts to the parent, end with it, and collect garbage seldom.
 
     Modules stay for good, and most of what a seed makes goes without a collector: looking at all of it again
     and again costs a twentieth of the time.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    Thread(target=_end_with_parent, daemon=True).start()
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE)
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed gives no more work, and nobody else would end this process."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
+RETENTION_MS = "retention.ms"
+UNCLEAN = "unclean.leader.election.enable"
+
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
@@ -53,6 +56,8 @@ class Case:
     jitter: bool = True
     """Whether messages take different times; if not, each takes a millisecond."""
     settings: dict[str, str] = field(default_factory=dict)
+    internal: dict[str, str] = field(default_factory=dict)
+    """Settings of the internal topics, beside those that they always have."""
     harm_only: bool = False
     """Whether only what clients see is judged: a mistake inside the brokers takes its course."""
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
+from gapless.simulator.case import RETENTION_MS, UNCLEAN, Case, ClientPlan, Step, TopicPlan
 from gapless.simulator.faults import FAULTS, a_while
 from gapless.simulator.profiles import Profile
 
 FAULTS_BEGIN_MS = 300
+RETENTION = {"log.retention.check.interval.ms": "500"}
+COMPACTION = {"log.cleaner.backoff.ms": "300"}
+SHORT_SEGMENTS = {"segment.bytes": "1024"}
 OUT = "out"
 """Where relays write to, and nobody else."""
 
@@ -23,9 +26,24 @@ def make_case(seed: int, profile: Profile, *, harm_only: bool = False) -> Case:
     brokers = random.choice(profile.brokers)
     members, relays = random.choice(profile.members), random.choice(profile.relays)
     topics = _topics(random, brokers, profile, relays)
-    clients = (*_clients(random, profile), *_members(random, members), *_relays(random, relays))
-    settings = dict(profile.settings)
-    shape = Case(seed, profile.name, brokers, topics, clients, (), settings=settings, harm_only=harm_only)
+    clients = (*_clients(random, profile), *_members(random, profile, members), *_relays(random, relays))
+    settings, internal = dict(profile.settings), {}
+    if _chance(random, profile.compacting):
+        settings |= COMPACTION
+        internal = {**SHORT_SEGMENTS, "min.cleanable.dirty.ratio": "0.01"}
+    if any(RETENTION_MS in topic.configs for topic in topics) or profile.rates.get("change-retention"):
+        settings |= RETENTION
+    shape = Case(
+        seed,
+        profile.name,
+        brokers,
+        topics,
+        clients,
+        (),
+        settings=settings,
+        internal=internal,
+        harm_only=harm_only,
+    )
     steps = [
         *_work(random, shape, profile),
         *_comings_and_goings(random, shape, profile),
@@ -33,6 +51,11 @@ def make_case(seed: int, profile: Profile, *, harm_only: bool = False) -> Case:
     ]
     steps.sort(key=lambda step: step.at_ms)
     return shape.with_steps(tuple(steps))
+
+
+def _chance(random: Random, chance: float) -> bool:
+    """Whether it comes so; where it cannot, nothing is drawn."""
+    return chance > 0 and random.random() < chance
 
 
 def _topics(random: Random, brokers: int, profile: Profile, relays: int) -> tuple[TopicPlan, ...]:
@@ -43,11 +66,13 @@ def _topics(random: Random, brokers: int, profile: Profile, relays: int) -> tupl
     replicas = min(3, brokers)
     out = [TopicPlan(OUT, random.choice((1, 2)), replicas, configs(2))] if relays else []
     other_replicas = random.randint(1, min(3, brokers))
-    return (
-        TopicPlan("t", random.choice(profile.partitions), replicas, configs(2)),
-        TopicPlan("u", 1, other_replicas, configs(random.randint(1, other_replicas))),
-        *out,
-    )
+    t = TopicPlan("t", random.choice(profile.partitions), replicas, configs(2))
+    u = TopicPlan("u", 1, other_replicas, configs(random.randint(1, other_replicas)))
+    if _chance(random, profile.unclean):
+        u.configs[UNCLEAN] = "true"
+    if _chance(random, profile.expiring):
+        u.configs.update({RETENTION_MS: str(random.randint(1_000, 4_000)), **SHORT_SEGMENTS})
+    return (t, u, *out)
 
 
 def _clients(random: Random, profile: Profile) -> tuple[ClientPlan, ...]:
@@ -74,13 +99,15 @@ def _clients(random: Random, profile: Profile) -> tuple[ClientPlan, ...]:
     return (*plain, *idempotent, *transactional, *consumers)
 
 
-def _members(random: Random, count: int) -> list[ClientPlan]:
-    options = {
+def _members(random: Random, profile: Profile, count: int) -> list[ClientPlan]:
+    options: dict[str, Any] = {
         "group": "readers",
         "topic": "t",
         "protocol": random.choice(("classic", "newer")),
         "committed_only": random.random() < 0.5,
     }
+    if count and _chance(random, profile.static):
+        options["static"] = True
     return [ClientPlan(f"member-{n}", "member", options) for n in range(count)]
 
 

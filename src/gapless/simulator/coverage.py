@@ -16,12 +16,12 @@ from gapless.simulator.profiles import Profile
 ROLES = ("leader", "follower", "controller", "coordinator", "bystander")
 """What a broker may be when a fault hits it, several at once: of the case's own partitions, and of
 transactions or groups. A bystander is nothing of all this."""
+MOST_REPLICAS = 3
 
 CLUSTER_RULES = (
     "leader: in sync",
     "leader: eligible",
     "leader: the last one",
-    "leader: unclean",
     "leader: nobody",
     "leader: the same in a new epoch",
     "in sync: fewer",
@@ -43,6 +43,7 @@ GROUP_RULES = (
     "CONSUMER_GROUP_HEARTBEAT UNKNOWN_MEMBER_ID",
     "CONSUMER_GROUP_HEARTBEAT FENCED_MEMBER_EPOCH",
 )
+STATIC_RULES = ("group: a static member keeps its place", "CONSUMER_GROUP_HEARTBEAT UNRELEASED_INSTANCE_ID")
 RELAY_RULES = ("TXN_OFFSET_COMMIT UNKNOWN_MEMBER_ID", "TXN_OFFSET_COMMIT ILLEGAL_GENERATION")
 RULES_OF_FAULTS = {
     "reassign": ("reassignment: begins", "reassignment: ends"),
@@ -50,6 +51,8 @@ RULES_OF_FAULTS = {
     "delete-records": ("log: records deleted",),
     "disk-error": ("PRODUCE KAFKA_STORAGE_ERROR",),
     "late-request": ("PRODUCE OUT_OF_ORDER_SEQUENCE_NUMBER",),
+    "change-retention": ("log: records expired",),
+    "add-partition": ("partition: added",),
 }
 """What only these faults bring about."""
 PRODUCER_RULES = (
@@ -104,16 +107,22 @@ class Expected:
     @classmethod
     def of(cls, profile: Profile) -> Expected:
         """What runs of a profile can exercise."""
-        faults = list(profile.rates)
+        faults = [name for name, rate in profile.rates.items() if rate]
         if not faults:
             return cls((), ())
         rules = [*CLUSTER_RULES, *PRODUCER_RULES, *FETCH_RULES]
         rules += TRANSACTION_RULES if profile.transactional or any(profile.relays) else ()
         rules += GROUP_RULES if any(profile.members) else ()
         rules += RELAY_RULES if any(profile.relays) else ()
+        rules += ("leader: unclean",) if profile.unclean else ()
+        rules += ("log: compacted",) if profile.compacting else ()
+        rules += STATIC_RULES if profile.static and any(profile.members) else ()
         rules += [rule for fault in faults for rule in RULES_OF_FAULTS.get(fault, ())]
         on_brokers = [name for name in faults if BROKER_NAMES.intersection(names_of(name))]
-        return cls(tuple(rules), tuple((name, role) for name in on_brokers for role in ROLES))
+        roles = (
+            ROLES if max(profile.brokers) > MOST_REPLICAS else ROLES[:-1]
+        )  # all have a replica of something
+        return cls(tuple(rules), tuple((name, role) for name in on_brokers for role in roles))
 
     def blind_spots(self, coverage: Coverage) -> tuple[list[str], list[tuple[str, str]]]:
         """Rules and pairs that never came."""

@@ -29,7 +29,7 @@ from gapless.wire.errors import ErrorCode
 
 _PRODUCE, _FETCH, _VERSIONS = int(ApiKey.PRODUCE), int(ApiKey.FETCH), int(ApiKey.API_VERSIONS)
 _INIT, _END = int(ApiKey.INIT_PRODUCER_ID), int(ApiKey.END_TXN)
-_MARKERS = int(ApiKey.WRITE_TXN_MARKERS)
+_MARKERS, _JOIN = int(ApiKey.WRITE_TXN_MARKERS), int(ApiKey.JOIN_GROUP)
 
 
 class Covering(Watcher):
@@ -55,6 +55,8 @@ class Covering(Watcher):
         self._endings: dict[int, None] = {}
         """Producer ids that were asked to abort, or whose successor has come."""
         self._ids: dict[str, int] = {}
+        self._cleaned: dict[tuple[int, str], int] = {}
+        self._generations: dict[str, int] = {}
 
     def begin(self, scene: Scene) -> None:
         self._scene = scene
@@ -80,6 +82,16 @@ class Covering(Watcher):
         if came_to_pass:
             for role in self._roles:
                 self.coverage.hits[step.what, role] += 1
+        if self._scene.case.internal:
+            self._look_for_compaction()
+
+    def _look_for_compaction(self) -> None:
+        for host in self._world.hosts.values():
+            for name in INTERNAL_TOPICS:
+                log = host.store.logs.get((name, 0))
+                if log is not None and log.cleaned_offset > self._cleaned.get((host.node_id, name), 0):
+                    self._cleaned[host.node_id, name] = log.cleaned_offset
+                    self._count("log: compacted")
 
     def _roles_of(self, broker: int | None) -> Iterator[str]:
         """Everything that a broker is at this moment."""
@@ -103,7 +115,9 @@ class Covering(Watcher):
                     key = (record.topic_id, record.partition)
                     before = self._shapes.get(key)
                     self._shapes[key] = record
-                    if before is not None:
+                    if before is None:
+                        self._count("partition: added")
+                    else:
                         self._reshaped(before, record)
                 case BrokerRegistered():
                     self._count("broker: fenced" if record.fenced else "broker: registers anew")
@@ -135,7 +149,8 @@ class Covering(Watcher):
         start, end = self._ends.get(key, (0, 0))
         log = replica.log
         if log.start_offset > start and key in self._ends:
-            self._count("log: records deleted")
+            asked_for = log.start_offset <= self._scene.history.deleted.get(place, 0)
+            self._count("log: records deleted" if asked_for else "log: records expired")
         if log.end_offset < end:
             self._count("log: cut where it differs from the leader's")
         elif log.end_offset > end:
@@ -174,8 +189,16 @@ class Covering(Watcher):
             asked_in = self._asked_in.pop(reply.request, 0)
             if not refused and self._was_there(node_id, asked_in, message):
                 self._count("producer: duplicate recognised")
+        elif key == _JOIN and not refused:
+            self._joined(reply.request.body, message)
         elif key == _INIT and not refused and reply.request.body.transactional_id:
             self._ids[reply.request.body.transactional_id] = message.producer_id
+
+    def _joined(self, body: Any, message: Any) -> None:
+        before, generation = self._generations.get(body.group_id), message.generation_id
+        self._generations[body.group_id] = generation
+        if body.group_instance_id and not body.member_id and generation == before:
+            self._count("group: a static member keeps its place")
 
     def _was_there(self, node_id: int, asked_in: int, message: Any) -> bool:
         """Whether the batch that is acknowledged was stored before it was sent this time."""

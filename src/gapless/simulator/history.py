@@ -49,6 +49,8 @@ class Write:
     acknowledged: bool = False
     offset: int = -1
     """Where it is, if the producer was told."""
+    stamp_ms: int = 0
+    """The time that it bears."""
     source: tuple[Place, int] | None = None
     """Where the record lies of which a relay made this one."""
 
@@ -146,6 +148,8 @@ class History:
         self.starts: list[Start] = []
         self.deleted: dict[Place, int] = {}
         """Below which offset an administrator has deleted each place, or has asked for it."""
+        self.expired: dict[Place, int] = {}
+        """Below which offset retention has taken what was in each place, on any broker."""
         self.say: Line = lambda who, text: None
         """Called with who did what, for whoever wants to tell the story."""
         self._orders: dict[tuple[str, Place], int] = {}
@@ -177,6 +181,10 @@ class History:
     def deletes(self, place: Place, before: int) -> None:
         """All below an offset is going to be deleted."""
         self.deleted[place] = max(before, self.deleted.get(place, 0))
+
+    def begins_at(self, place: Place) -> int:
+        """Where a place may begin by now: what lay before is not missed."""
+        return max(self.deleted.get(place, 0), self.expired.get(place, 0))
 
     def begins(self, producer: str) -> Attempt:
         """A producer begins a transaction."""

@@ -43,7 +43,7 @@ def find(
     """The first seed that breaks a promise that a mutant is known to break; or does any harm to clients."""
     mutant = MUTANTS[name]
     played = 0
-    tallies = campaign(mutant.profile, seeds, workers=workers, mutant=name, harm_only=harm_only)
+    tallies = campaign(PROFILES[mutant.profile], seeds, workers=workers, mutant=name, harm_only=harm_only)
     with closing(tallies):
         for tally in tallies:
             for failure in tally.failures:

@@ -132,7 +132,11 @@ class Notes(Watcher):
 
     def _reshaped(self, now: PartitionChanged) -> None:
         place = self._place_of.get((now.topic_id, now.partition))
-        if place is None:
+        if place is None:  # the topic has just got it
+            topic = self._scene.world.journal.image.topics_by_id[now.topic_id]
+            place = self._place_of[now.topic_id, now.partition] = (topic.name, now.partition)
+            self._shapes[place] = now
+            self._note(_name(place), _led(now), Kind.ELECTION, place)
             return
         before, self._shapes[place] = self._shapes[place], now
         if now.leader_epoch != before.leader_epoch:

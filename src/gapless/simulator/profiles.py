@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,69 +29,94 @@ class Profile:
     """How many copy it to another topic."""
     flushed: float = 0.25
     """How many of the topics are flushed before anything is acknowledged."""
+    unclean: float = 0.0
+    """In how many runs anybody may lead one of the topics, though others have more."""
+    expiring: float = 0.0
+    """In how many runs records of one of the topics grow too old."""
+    compacting: float = 0.0
+    """In how many runs segments are so short that the coordinators' logs are compacted."""
+    static: float = 0.0
+    """How many of the groups have members that keep their places when they start again (KIP-345)."""
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-_EVERYTHING = {
-    "crash": 1.2,
-    "power-cut": 0.8,
-    "pause": 0.7,
-    "session-expiry": 0.4,
-    "partition": 0.7,
-    "one-way": 0.6,
-    "isolate": 0.5,
-    "slow-way": 0.8,
-    "lose-message": 0.8,
-    "lose-answer": 1.5,
-    "late-request": 1.5,
-    "client-partition": 0.7,
-    "slow-disk": 0.4,
-    "disk-error": 0.2,
-    "clock": 0.3,
-    "coordination-away": 0.5,
-    "client-pause": 0.6,
-    "wrong-clock": 0.3,
-    "reassign": 0.4,
-    "preferred-election": 0.2,
-    "change-floor": 0.2,
-    "change-flush": 0.2,
-    "delete-records": 0.3,
-}
+_ALL = Profile(
+    "everything",
+    "all faults, all clients",
+    {
+        "crash": 1.2,
+        "power-cut": 0.8,
+        "pause": 0.7,
+        "session-expiry": 0.4,
+        "partition": 0.7,
+        "one-way": 0.6,
+        "isolate": 0.5,
+        "slow-way": 0.8,
+        "lose-message": 0.8,
+        "lose-answer": 1.5,
+        "late-request": 1.5,
+        "client-partition": 0.7,
+        "slow-disk": 0.4,
+        "disk-error": 0.2,
+        "clock": 0.3,
+        "coordination-away": 0.5,
+        "client-pause": 0.6,
+        "wrong-clock": 0.3,
+        "reassign": 0.4,
+        "preferred-election": 0.2,
+        "change-floor": 0.2,
+        "change-flush": 0.2,
+        "delete-records": 0.3,
+        "double-connection": 0.8,
+        "to-and-fro": 0.3,
+        "change-retention": 0.2,
+        "add-partition": 0.3,
+        "unclean-election": 0.2,
+    },
+    members=(0, 0, 2, 3),
+    relays=(0, 0, 1, 2),
+    unclean=0.15,
+    expiring=0.15,
+    compacting=0.25,
+    static=0.3,
+)
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile(
-            "everything", "all faults, all clients", _EVERYTHING, members=(0, 0, 2, 3), relays=(0, 0, 1, 2)
-        ),
+        _ALL,
         Profile("calm", "no faults at all", {}),
-        Profile(
-            "transactions",
-            "three brokers, transactional producers and all faults",
-            _EVERYTHING,
+        replace(
+            _ALL,
+            name="transactions",
+            meaning="three brokers, transactional producers and all faults",
             plain=0,
             idempotent=0,
             transactional=3,
             brokers=(3,),
+            members=(0,),
+            relays=(0,),
         ),
-        Profile(
-            "groups",
-            "members of a consumer group come and go, under all faults",
-            _EVERYTHING,
+        replace(
+            _ALL,
+            name="groups",
+            meaning="members of a consumer group come and go, under all faults",
             plain=0,
             transactional=1,
             brokers=(3,),
             partitions=(2, 3),
             members=(2, 3),
+            relays=(0,),
         ),
-        Profile(
-            "relay",
-            "a topic is copied to another exactly once, under all faults",
-            _EVERYTHING,
+        replace(
+            _ALL,
+            name="relay",
+            meaning="a topic is copied to another exactly once, under all faults",
             plain=0,
             idempotent=1,
             transactional=1,
             brokers=(3,),
             partitions=(2,),
+            members=(0,),
             relays=(1, 2, 3),
         ),
         Profile(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 from uuid import UUID
 
 from gapless.core.contract import TopicPartition
 from gapless.core.coordinators import CONSUMER_OFFSETS, INTERNAL_TOPIC_SHAPES, TRANSACTION_STATE
 from gapless.core.image import FLUSH_MESSAGES, FLUSHED_FIRST
+from gapless.core.membership.elections import NOBODY
 from gapless.core.partition import Partition
 from gapless.core.records import ConfigSet, MetadataRecord, PartitionChanged, TopicCreated
-from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
+from gapless.simulator.case import RETENTION_MS, UNCLEAN, Case, ClientPlan, Step, TopicPlan
 from gapless.simulator.clients.admin import Admin
 from gapless.simulator.clients.client import Client
 from gapless.simulator.clients.consumer import Consumer
@@ -27,6 +29,15 @@ TOPIC_CONFIG = 2
 SETTLE_LIMIT_MS = 90_000
 """How long after the last fault all must be well again: a new leader bears gaps of producers for 65 s."""
 LOOK_EVERY_MS = 100
+
+CLIENTS: dict[str, type[Client]] = {
+    "producer": Producer,
+    "transactional": TransactionalProducer,
+    "consumer": Consumer,
+    "member": Member,
+    "relay": Relay,
+}
+"""By kind."""
 
 # Short, so that a fault and what follows from it fit into some seconds.
 SETTINGS = {
@@ -54,6 +65,7 @@ class Scene:
         self.history = History()
         self.clients: dict[str, Client] = {}
         self.topics = {topic.name: topic for topic in case.topics}
+        """Each as it is now, or as the least that it has promised so far."""
         self.disk_delay_ms: dict[int, int] = {}
         self.broken_disks: dict[int, None] = {}
         self.excused: dict[str, str] = {}
@@ -64,6 +76,7 @@ class Scene:
         """Whether all was well in the end."""
         self.on_change: list[Callable[[Host, Place, Partition], None]] = []
         """Called with each replica whose ends, watermark or leadership a step has changed."""
+        self._awaited: dict[Place, list[Callable[[], None]]] = {}
         self._known: dict[Partition, tuple[int, int, int, int, int]] = {}
         self._client_numbers = FIRST_CLIENT
         self._prepare()
@@ -77,7 +90,12 @@ class Scene:
             world.journal.answers_at_once = False
         world.flush_latency_ms = lambda node_id: 1 + self.disk_delay_ms.get(node_id, 0)
         internal = [
-            TopicPlan(name, 1, min(3, self.case.brokers), {**shape.configs, "min.insync.replicas": "2"})
+            TopicPlan(
+                name,
+                1,
+                min(3, self.case.brokers),
+                {**shape.configs, "min.insync.replicas": "2", **self.case.internal},
+            )
             for name, shape in INTERNAL_TOPIC_SHAPES.items()
         ]
         self.topics |= {topic.name: topic for topic in internal}
@@ -86,6 +104,7 @@ class Scene:
             world.start(node_id)
         world.run(60)
         world.on_step = self._stepped
+        world.journal.on_entry.append(self._decided)
         for plan in self.case.clients:
             self.clients[plan.name] = self._client(plan)
         self.admin = Admin(self, "the administrator")
@@ -105,19 +124,9 @@ class Scene:
                 yield PartitionChanged(topic_id, index, -1, 0, replicas, replicas, last_leader=replicas[0])
 
     def _client(self, plan: ClientPlan) -> Client:
-        match plan.kind:
-            case "producer":
-                return Producer(self, plan.name, **plan.options)
-            case "transactional":
-                return TransactionalProducer(self, plan.name, **plan.options)
-            case "member":
-                return Member(self, plan.name, **plan.options)
-            case "relay":
-                return Relay(self, plan.name, **plan.options)
-            case "consumer":
-                return Consumer(self, plan.name, list(self.places()), **plan.options)
-            case _:
-                raise ValueError(f"there is no client of the kind {plan.kind}")
+        make: Callable[..., Client] = CLIENTS[plan.kind]
+        places = [list(self.places())] if plan.kind == "consumer" else []
+        return make(self, plan.name, *places, **plan.options)
 
     def new_client_number(self) -> int:
         """Clients are known to the network by numbers that no broker has."""
@@ -129,7 +138,7 @@ class Scene:
     def places(self) -> Iterator[Place]:
         """All partitions of the case's own topics."""
         for topic in self.case.topics:
-            for index in range(topic.partitions):
+            for index in range(self.topics[topic.name].partitions):
                 yield topic.name, index
 
     def assignment(self, place: Place) -> PartitionChanged:
@@ -156,6 +165,40 @@ class Scene:
         """From now on a topic may lack what was acknowledged: more has failed than it is made to bear."""
         self.excused.setdefault(topic, why)
 
+    def await_partition(self, place: Place, then: Callable[[], None]) -> None:
+        """Call `then` when a topic has got a partition, if it ever does."""
+        self._awaited.setdefault(place, []).append(then)
+
+    def _decided(self, records: list[MetadataRecord]) -> None:
+        """Something enters the journal."""
+        for record in records:
+            if isinstance(record, PartitionChanged):
+                topic = self.world.journal.image.topics_by_id[record.topic_id]
+                if record.partition < len(topic.partitions):
+                    self._excuse_if_unclean(topic.name, topic.partitions[record.partition], record)
+                else:
+                    place = (topic.name, record.partition)
+                    self.world.after(0, lambda place=place: self._has_grown(place))  # type: ignore[misc]
+
+    def _excuse_if_unclean(self, topic: str, before: PartitionChanged, now: PartitionChanged) -> None:
+        """Excuse a topic of which somebody leads who need not have everything, where that may be."""
+        configs = self.topics[topic].configs
+        if configs.get(UNCLEAN) != "true" or now.leader in (NOBODY, before.leader):
+            return
+        comes_without = not self.world.hosts[now.leader].keeps_all and FLUSH_MESSAGES not in configs
+        if comes_without or now.leader not in (*before.isr, *before.eligible):
+            self.excuse(topic, f"broker {now.leader} was elected uncleanly")
+
+    def _has_grown(self, place: Place) -> None:
+        """A topic has got a partition: those who read all of it read that, too."""
+        topic, index = place
+        self.topics[topic] = replace(self.topics[topic], partitions=index + 1)
+        for client in self.clients.values():
+            if type(client) is Consumer:
+                client.read(place)
+        for then in self._awaited.pop(place, ()):
+            then()
+
     # ---------------------------------------------------------------------------------------- playing
 
     def _stepped(self, node_id: int) -> None:
@@ -171,6 +214,9 @@ class Scene:
             )
             if known.get(partition) != state:
                 known[partition] = state
+                if log.start_offset and RETENTION_MS in self.topics[place[0]].configs:
+                    expired = self.history.expired
+                    expired[place] = max(log.start_offset, expired.get(place, 0))
                 for look in self.on_change:
                     look(host, place, partition)
 
@@ -232,5 +278,5 @@ class Scene:
                 yield f"broker {host.node_id} has {name} up to {replica.high_watermark} of {end}"
         if place[0] in self.excused:
             return  # the marker that ended a transaction may be among what was lost: nobody writes it again
-        if leader.last_stable_offset < end and place[0] not in self.excused:  # its marker may be lost
+        if leader.last_stable_offset < end:
             yield f"a transaction is open in {name} at {leader.last_stable_offset}"

@@ -19,10 +19,10 @@ _OF_ONE = {"--mutant", "--trace", "--story", "--shrink", "--save", "--json"}
 TAKES = {
     "--list": {"--json"},
     "--mutants": {"--seeds", "--first", "--workers", "--json"},
-    "--seed": {"--profile", *_OF_ONE},
+    "--seed": {"--profile", "--fault", *_OF_ONE},
     "--case": _OF_ONE,
     "--mutant": {"--seeds", "--first", "--workers", "--shrink", "--save", "--json"},
-    "--seeds": {"--first", "--workers", "--profile", "--json"},
+    "--seeds": {"--first", "--workers", "--profile", "--fault", "--json"},
 }
 """What can be asked for, in the order of asking, and the options that mean something to it."""
 
@@ -45,6 +45,7 @@ app = new_app()
     epilog=examples(
         "gapless simulate --seeds 10000 --workers 2",
         "gapless simulate --seed 4711 --profile elections",
+        "gapless simulate --profile calm --fault power-cut=2 --fault crash=0.5",
         "gapless simulate --seed 4711 --trace > trace.txt",
         "gapless simulate --mutant truncate-to-hw --save case.json",
         "gapless simulate --case case.json --story",
@@ -80,6 +81,15 @@ def simulate(
             metavar="NAME",
             help="Which clients and faults: see --list.",
             show_default=DEFAULT_PROFILE,
+        ),
+    ] = None,
+    faults: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fault",
+            metavar="NAME=RATE",
+            help="How often a fault comes in a run, on average, if not as the profile says. Repeatable.",
+            show_default=False,
         ),
     ] = None,
     seed: Annotated[
@@ -136,6 +146,7 @@ def simulate(
         "--first": first is not None,
         "--workers": workers is not None,
         "--profile": profile is not None,
+        "--fault": bool(faults),
         "--trace": trace,
         "--story": story,
         "--shrink": shrinking is not None,
@@ -154,11 +165,11 @@ def simulate(
 
             return hunt_all(range(start, start + (seeds or MUTANT_SEEDS)), processes, as_json=as_json)
         case "--seed" | "--case":
+            from gapless.cli.simulate.names import Asked
             from gapless.cli.simulate.one import One
 
-            return One(seed, case, profile or DEFAULT_PROFILE, mutant, shrinking, save, as_json).play(
-                trace=trace, story=story
-            )
+            asked = Asked(profile or DEFAULT_PROFILE, tuple(faults or ()))
+            return One(seed, case, asked, mutant, shrinking, save, as_json).play(trace=trace, story=story)
         case "--mutant" if mutant is not None:
             from gapless.cli.simulate.hunts import Hunt
 
@@ -166,10 +177,12 @@ def simulate(
                 shrinking=shrinking is not False
             )
         case _:
+            from gapless.cli.simulate.names import Asked
             from gapless.cli.simulate.seeds import play_many
 
+            asked = Asked(profile or DEFAULT_PROFILE, tuple(faults or ()))
             seeds_to_play = range(start, start + (seeds or SEEDS))
-            return play_many(profile or DEFAULT_PROFILE, seeds_to_play, processes, as_json=as_json)
+            return play_many(asked, seeds_to_play, processes, as_json=as_json)
 
 
 app.command("odds", epilog=odds.EXAMPLES)(odds.odds)

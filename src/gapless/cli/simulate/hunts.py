@@ -21,7 +21,7 @@ from gapless.simulator.hunting import Hunted, find, hunt
 from gapless.simulator.mutants import MUTANTS
 from gapless.simulator.profiles import PROFILES
 from gapless.simulator.run import play
-from gapless.simulator.saved import Saved, save
+from gapless.simulator.saved import Saved, check_writable, save
 from gapless.simulator.story import tell
 
 HARM_SEEDS = 200
@@ -42,6 +42,7 @@ class Hunt:
     def go(self, *, shrinking: bool) -> int:
         """Find it, shrink its case, and tell it."""
         known_mutant(self.mutant)
+        check_writable(self.save_as)
         mistake = MUTANTS[self.mutant]
         first = mistake.seed if self.first is None else self.first
         found = self._find(range(first, first + self.seeds))

@@ -9,16 +9,15 @@ from typing import Any
 
 from gapless.cli.output import note, say, say_json, styled
 from gapless.cli.progress import Screen
-from gapless.cli.simulate.names import known_mutant, known_profile
+from gapless.cli.simulate.names import Asked, known_mutant
 from gapless.cli.simulate.telling import show_story, story_as_json
 from gapless.errors import ExitCode, UsageError
 from gapless.simulator.campaign import mistaken
 from gapless.simulator.case import Case
 from gapless.simulator.cases import make_case
 from gapless.simulator.mutants import MUTANTS
-from gapless.simulator.profiles import PROFILES
 from gapless.simulator.run import Report, play
-from gapless.simulator.saved import Saved, load, save
+from gapless.simulator.saved import Saved, check_writable, load, save
 from gapless.simulator.shrinking import Shrunk, shrink
 from gapless.simulator.story import tell
 from gapless.simulator.trace import Tracer
@@ -32,7 +31,7 @@ class One:
 
     seed: int | None
     file: Path | None
-    profile: str
+    asked: Asked
     mutant: str | None
     shrinking: bool | None
     save_as: Path | None
@@ -40,6 +39,7 @@ class One:
 
     def play(self, *, trace: bool, story: bool) -> int:
         """Play it, and say what came of it."""
+        check_writable(self.save_as)
         chosen = self._chosen()
         with mistaken(chosen.mutant):
             if trace:
@@ -63,8 +63,7 @@ class One:
             return Saved(case, self.mutant or mutant)
         if self.seed is None:
             raise UsageError("name a --seed or a --case")
-        known_profile(self.profile)
-        return Saved(make_case(self.seed, PROFILES[self.profile]), self.mutant)
+        return Saved(make_case(self.seed, self.asked.profile()), self.mutant)
 
     def _judge(self, chosen: Saved) -> Report:
         """Whether it fails; if so, in how few steps, and how that goes."""

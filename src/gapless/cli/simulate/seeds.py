@@ -8,11 +8,10 @@ from typing import Any
 
 from gapless.cli.output import note, say, say_json, say_table, styled
 from gapless.cli.progress import LINE_EVERY_S, Lines
-from gapless.cli.simulate.names import known_profile
+from gapless.cli.simulate.names import Asked
 from gapless.errors import ExitCode
 from gapless.simulator.campaign import Tally, campaign
 from gapless.simulator.coverage import ROLES, Expected
-from gapless.simulator.profiles import PROFILES
 
 SHOWN_FAILURES = 20
 
@@ -54,9 +53,9 @@ def _rich_bar() -> Any:
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
-def play_many(profile: str, seeds: range, workers: int, *, as_json: bool) -> int:
+def play_many(asked: Asked, seeds: range, workers: int, *, as_json: bool) -> int:
     """Play many seeds, and say what came of it."""
-    known_profile(profile)
+    profile = asked.profile()
     tally, interrupted = Tally(), False
     with View(len(seeds)) as view:
         try:
@@ -69,11 +68,11 @@ def play_many(profile: str, seeds: range, workers: int, *, as_json: bool) -> int
         seconds = view.seconds
     if interrupted:
         note(f"interrupted after {tally.seeds:,} of {len(seeds):,} seeds")
-    expected = Expected.of(PROFILES[profile])
+    expected = Expected.of(profile)
     if as_json:
-        say_json(_as_json(profile, seeds, tally, expected, seconds) | {"interrupted": interrupted})
+        say_json(_as_json(asked, seeds, tally, expected, seconds) | {"interrupted": interrupted})
     else:
-        _show_failures(profile, tally)
+        _show_failures(asked, tally)
         show_coverage(tally, expected)
         _show_verdict(tally, seconds)
     if tally.failures:
@@ -81,9 +80,10 @@ def play_many(profile: str, seeds: range, workers: int, *, as_json: bool) -> int
     return int(ExitCode.INTERRUPTED if interrupted else ExitCode.OK)
 
 
-def _as_json(profile: str, seeds: range, tally: Tally, expected: Expected, seconds: float) -> dict[str, Any]:
+def _as_json(asked: Asked, seeds: range, tally: Tally, expected: Expected, seconds: float) -> dict[str, Any]:
     return {
-        "profile": profile,
+        "profile": asked.name,
+        "rates": dict(asked.profile().rates),
         "first": seeds.start,
         "seeds": tally.seeds,
         "failures": [
@@ -91,7 +91,7 @@ def _as_json(profile: str, seeds: range, tally: Tally, expected: Expected, secon
                 "seed": failure.seed,
                 "anomaly": failure.anomaly,
                 "text": failure.text,
-                "replay": _replay(profile, failure.seed),
+                "replay": _replay(asked, failure.seed),
             }
             for failure in tally.failures
         ],
@@ -104,14 +104,14 @@ def _as_json(profile: str, seeds: range, tally: Tally, expected: Expected, secon
     }
 
 
-def _replay(profile: str, seed: int) -> str:
-    return f"gapless simulate --seed {seed} --profile {profile}"
+def _replay(asked: Asked, seed: int) -> str:
+    return f"gapless simulate --seed {seed} {asked.argv()}"
 
 
-def _show_failures(profile: str, tally: Tally) -> None:
+def _show_failures(asked: Asked, tally: Tally) -> None:
     for failure in tally.failures[:SHOWN_FAILURES]:
         say(f"{styled(failure.anomaly, 'bold red')}: {failure.text}")
-        say(f"  {_replay(profile, failure.seed)}")
+        say(f"  {_replay(asked, failure.seed)}")
     more = len(tally.failures) - SHOWN_FAILURES
     if more > 0:
         say(f"and {more:,} more (--json names them)")

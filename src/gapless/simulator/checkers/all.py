@@ -5,6 +5,7 @@ from gapless.simulator.checkers import (  # noqa: F401, I001  the order counts
     one_leader,
     in_sync,
     ascending_log,
+    expired_early,
     logs_equal,
     lost_write,
     duplicate,

@@ -18,7 +18,7 @@ class LostWrite(Checker):
         for write in self.scene.history.writes.values():
             if self.is_excused(write.place) or write.value in held[write.place]:
                 continue
-            if write.must_survive and write.offset >= self.scene.history.deleted.get(write.place, 0):
+            if write.must_survive and write.offset >= self.scene.history.begins_at(write.place):
                 topic, partition = write.place
                 self.fail(
                     f"record {write.value}, acknowledged to {write.producer} in {topic}-{partition} "

@@ -37,7 +37,7 @@ class RelayedOnce(Checker):
         copies = self._copies(consumer, target)
         if not self.scene.settled:
             return  # it might still have come
-        if self.scene.history.deleted.keys() & {reading.place for reading in self._readings(target)}:
+        if any(self.scene.history.begins_at(reading.place) for reading in self._readings(target)):
             return  # what is missing may have been deleted before anybody read it
         expired = [
             (reading.place, *gone)

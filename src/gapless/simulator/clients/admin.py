@@ -1,4 +1,4 @@
-"""An administrator: moves partitions, changes settings and deletes records while everybody works."""
+"""An administrator: moves and adds partitions, changes settings and deletes records while everybody works."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gapless.simulator.history import Place
 from gapless.wire.apis import ApiKey
 from gapless.wire.messages import (
     AlterPartitionReassignmentsRequest,
+    CreatePartitionsRequest,
     DeleteRecordsRequest,
     ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
@@ -20,7 +21,7 @@ MAX_TRIES = 6
 TIMEOUT_MS = 1_000
 TOPIC_RESOURCE = 2
 SET = 0
-PREFERRED = 0
+PREFERRED, UNCLEAN = 0, 1
 
 Topic = AlterPartitionReassignmentsRequest.ReassignableTopic
 Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
@@ -46,6 +47,18 @@ class Admin(Client):
         """Give every partition back to its first replica, if that is in sync."""
         body = ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None, timeout_ms=TIMEOUT_MS)
         self.begin(self._ask_anybody(ApiKey.ELECT_LEADERS, 2, body))
+
+    def elect_anybody(self, place: Place) -> None:
+        """Let anybody lead a partition that nobody leads."""
+        parts = ElectLeadersRequest.TopicPartitions(topic=place[0], partitions=[place[1]])
+        body = ElectLeadersRequest(election_type=UNCLEAN, topic_partitions=[parts], timeout_ms=TIMEOUT_MS)
+        self.begin(self._ask_anybody(ApiKey.ELECT_LEADERS, 2, body))
+
+    def add_partition(self, topic: str, count: int) -> None:
+        """Let a topic have so many partitions."""
+        wish = CreatePartitionsRequest.CreatePartitionsTopic(name=topic, count=count, assignments=None)
+        body = CreatePartitionsRequest(topics=[wish], timeout_ms=TIMEOUT_MS, validate_only=False)
+        self.begin(self._ask_anybody(ApiKey.CREATE_PARTITIONS, 3, body))
 
     def configure(self, topic: str, key: str, value: str) -> None:
         """Change one setting of a topic."""

@@ -77,6 +77,8 @@ class Client:
         """The client's process is killed, and its connections end."""
         self._stalled_until_ms = 0
         for running in self.processes:
+            running.is_killed = True  # all at once: what one of them gives back, no other may take
+        for running in self.processes:
             running.stop()
         self.world.network.ended(self.number)
 

@@ -42,12 +42,15 @@ class Consumer(Client):
     def __init__(self, scene: Scene, name: str, places: list[Place], *, committed_only: bool) -> None:
         super().__init__(scene, name)
         self.committed_only = committed_only
-        self.positions = {
-            place: Position(self.history.reads(name, place, committed_only=committed_only))
-            for place in places
-        }
-        for position in self.positions.values():
-            self.begin(self._read(position))
+        self.positions: dict[Place, Position] = {}
+        for place in places:
+            self.read(place)
+
+    def read(self, place: Place) -> None:
+        """Read a place, too."""
+        reading = self.history.reads(self.name, place, committed_only=self.committed_only)
+        position = self.positions[place] = Position(reading)
+        self.begin(self._read(position))
 
     def _read(self, position: Position) -> Process:
         while True:

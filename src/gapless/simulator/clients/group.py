@@ -34,6 +34,7 @@ LOST = frozenset(
         ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.STALE_MEMBER_EPOCH,
         ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.FENCED_INSTANCE_ID,
     }
 )
 
@@ -45,10 +46,18 @@ class Member(Consumer):
     """One member of a group. `protocol` names one of `MEMBERSHIPS`."""
 
     def __init__(
-        self, scene: Scene, name: str, *, group: str, topic: str, protocol: str, committed_only: bool
+        self,
+        scene: Scene,
+        name: str,
+        *,
+        group: str,
+        topic: str,
+        protocol: str,
+        committed_only: bool,
+        static: bool = False,
     ) -> None:
         super().__init__(scene, name, [], committed_only=committed_only)
-        self.membership = MEMBERSHIPS[protocol](self, group, topic)
+        self.membership = MEMBERSHIPS[protocol](self, group, topic, name if static else None)
         self.share: Share | None = None
         self.is_retired = False
         """Whether somebody else was started in its place: nobody waits for what it still does."""
@@ -257,7 +266,7 @@ class Member(Consumer):
             group_id=self.membership.group,
             generation_id_or_member_epoch=share.generation,
             member_id=share.member_id,
-            group_instance_id=None,
+            group_instance_id=self.membership.instance_id,
             topics=[CommitTopic(name=place[0], partitions=[part])],
         )
 

@@ -29,10 +29,14 @@ from gapless.wire.messages import (
 SESSION_MS = 1_500
 REBALANCE_MS = 2_000
 HEARTBEAT_MS = 400
+LOOKS_EVERY = 4
+"""After how many heartbeats a leader sees whether the topic has more partitions."""
 PATIENCE_MS = REBALANCE_MS + 1_000
 """How long to wait for the others to join."""
 PURPOSE = "group"
-JOINING, LEAVING = 0, -1
+GONE = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
+"""Answers after which a member is none any more."""
+JOINING, LEAVING, LEAVING_FOR_A_WHILE = 0, -1, -2
 
 
 @dataclass(slots=True, eq=False)
@@ -50,10 +54,12 @@ class Membership(ABC):
 
     by_hand: ClassVar[bool] = False
 
-    def __init__(self, client: Client, group: str, topic: str) -> None:
+    def __init__(self, client: Client, group: str, topic: str, instance_id: str | None = None) -> None:
+        """`instance_id` is a static member's, which outlives its processes (KIP-345)."""
         self._client = client
         self.group = group
         self.topic = topic
+        self.instance_id = instance_id
         self.member_id = ""
 
     @abstractmethod
@@ -84,9 +90,8 @@ class Membership(ABC):
 
     def _owns(self, share: Share) -> Share:
         history = self._client.history
-        history.owned += [
-            Owned(self.group, share.generation, share.member_id, place) for place in share.places
-        ]
+        who = self.instance_id or share.member_id
+        history.owned += [Owned(self.group, share.generation, who, place) for place in share.places]
         names = ", ".join(f"{topic}-{partition}" for topic, partition in share.places)
         history.say(
             self._client.name, f"has {names or 'nothing'} in generation {share.generation} of {self.group}"
@@ -96,6 +101,9 @@ class Membership(ABC):
 
 class Classic(Membership):
     """The protocol of JoinGroup and SyncGroup: a member that leads shares out."""
+
+    _places: list[Place] | None = None
+    """What it has shared out, if it leads."""
 
     def enter(self) -> Part:
         """See `Membership`."""
@@ -110,7 +118,7 @@ class Classic(Membership):
                 share = yield from self._sync(joined)
                 if share is not None:
                     return self._owns(share)
-            elif error is ErrorCode.UNKNOWN_MEMBER_ID:
+            elif error in GONE:
                 self.forget()
             yield self._client.back_off(tries)
             tries += 1
@@ -123,7 +131,7 @@ class Classic(Membership):
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=REBALANCE_MS,
             member_id=self.member_id,
-            group_instance_id=None,
+            group_instance_id=self.instance_id,
             protocol_type="consumer",
             protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=subscription)],
             reason=None,
@@ -131,15 +139,19 @@ class Classic(Membership):
 
     def _sync(self, joined: Any) -> Part:
         shares: dict[str, list[int]] = {}
+        self._places = None
         if joined.leader == joined.member_id:
-            places = yield from self._client.places_of(self.topic)
-            shares = _shared_out(places, sorted(member.member_id for member in joined.members))
+            self._places = yield from self._client.places_of(self.topic)
+            if joined.skip_assignment:  # it has come back; what it shared out before, it does not know
+                self._places = []
+            else:
+                shares = _shared_out(self._places, sorted(member.member_id for member in joined.members))
         assignment = SyncGroupRequest.SyncGroupRequestAssignment
         body = SyncGroupRequest(
             group_id=self.group,
             generation_id=joined.generation_id,
             member_id=self.member_id,
-            group_instance_id=None,
+            group_instance_id=self.instance_id,
             protocol_type="consumer",
             protocol_name=joined.protocol_name,
             assignments=[
@@ -149,7 +161,7 @@ class Classic(Membership):
         )
         answer, error = yield from self._ask(ApiKey.SYNC_GROUP, 5, body)
         if error:
-            if error is ErrorCode.UNKNOWN_MEMBER_ID:
+            if error in GONE:
                 self.forget()
             return None
         places = [(self.topic, partition) for partition in bytes(answer.assignment)]
@@ -161,22 +173,27 @@ class Classic(Membership):
             group_id=self.group,
             generation_id=share.generation,
             member_id=share.member_id,
-            group_instance_id=None,
+            group_instance_id=self.instance_id,
         )
+        beats = 0
         while not share.over.done:
             yield HEARTBEAT_MS
             _, error = yield from self._ask(ApiKey.HEARTBEAT, 4, body, SESSION_MS)
-            if error is ErrorCode.UNKNOWN_MEMBER_ID:
+            if error in GONE:
                 self.forget()
-            if error in (
-                ErrorCode.UNKNOWN_MEMBER_ID,
-                ErrorCode.ILLEGAL_GENERATION,
-                ErrorCode.REBALANCE_IN_PROGRESS,
-            ):
+            if error in (*GONE, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS):
                 share.over.keep()
+            beats += 1
+            if self._places is not None and not beats % LOOKS_EVERY:
+                places = yield from self._client.places_of(self.topic)
+                if places != self._places:
+                    share.over.keep()  # it joins again, and so does everybody
 
     def leave(self) -> Part:
-        """See `Membership`."""
+        """See `Membership`. A static member says nothing: it may be back before its session ends."""
+        if self.instance_id is not None:
+            self.forget()
+            return
         member = LeaveGroupRequest.MemberIdentity(
             member_id=self.member_id, group_instance_id=None, reason=None
         )
@@ -195,8 +212,8 @@ def _shared_out(places: Iterable[Place], member_ids: list[str]) -> dict[str, lis
 class Newer(Membership):
     """The protocol of KIP-848: the coordinator shares out, and heartbeats carry everything."""
 
-    def __init__(self, client: Client, group: str, topic: str) -> None:
-        super().__init__(client, group, topic)
+    def __init__(self, client: Client, group: str, topic: str, instance_id: str | None = None) -> None:
+        super().__init__(client, group, topic, instance_id)
         self._epoch = JOINING
         self._assigned: list[tuple[UUID, int]] = []
         self.forget()
@@ -229,6 +246,7 @@ class Newer(Membership):
             group_id=self.group,
             member_id=self.member_id,
             member_epoch=self._epoch,
+            instance_id=self.instance_id,
             rebalance_timeout_ms=REBALANCE_MS,
             subscribed_topic_names=[self.topic],
             topic_partitions=[
@@ -237,7 +255,7 @@ class Newer(Membership):
         )
         before = (self._epoch, self._assigned)
         answer, error = yield from self._ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, body, SESSION_MS)
-        if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH):
+        if error in (*GONE, ErrorCode.FENCED_MEMBER_EPOCH):
             self._epoch, self._assigned = JOINING, []
         elif not error:
             self._epoch = answer.member_epoch
@@ -260,7 +278,10 @@ class Newer(Membership):
     def leave(self) -> Part:
         """See `Membership`."""
         body = ConsumerGroupHeartbeatRequest(
-            group_id=self.group, member_id=self.member_id, member_epoch=LEAVING
+            group_id=self.group,
+            member_id=self.member_id,
+            member_epoch=LEAVING if self.instance_id is None else LEAVING_FOR_A_WHILE,
+            instance_id=self.instance_id,
         )
         yield from self._ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, body)
         self.forget()

@@ -52,6 +52,8 @@ class Running:
         self._process = process
         self.ended = Promise()
         self._is_running = False
+        self.is_killed = False
+        """It does nothing more, whatever it waits for."""
         self.stalled_until_ms = 0
         """It stands still until then, as if its machine did; what it waits for comes all the same."""
         world.after(0, lambda: self._go_on(None))
@@ -64,7 +66,7 @@ class Running:
             self.ended.keep()
 
     def _go_on(self, value: Any) -> None:
-        if self.ended.done:
+        if self.ended.done or self.is_killed:
             return
         if self._world.now_ms < self.stalled_until_ms:
             self._world.agenda.at(self.stalled_until_ms, lambda: self._go_on(value))

@@ -30,6 +30,8 @@ def new_batch(
     values: list[Write], now_ms: int, producer: tuple[int, int] = (-1, -1), sequence: int = -1, **more: Any
 ) -> bytes:
     """The bytes of one batch."""
+    for write in values:
+        write.stamp_ms = now_ms
     records = [(now_ms, None, b"%d" % write.value) for write in values]
     batch = build_batch(
         records, producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, **more

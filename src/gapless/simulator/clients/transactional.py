@@ -29,7 +29,7 @@ class TransactionalProducer(TransactionalClient):
     """Makes one transaction after another."""
 
     def __init__(
-        self, scene: Scene, name: str, transactional_id: str, *, newer: bool, timeout_ms: int = 3_000
+        self, scene: Scene, name: str, *, transactional_id: str, newer: bool, timeout_ms: int = 3_000
     ) -> None:
         super().__init__(scene, name, transactional_id, newer=newer, timeout_ms=timeout_ms)
         self._plans: deque[Plan] = deque()

@@ -40,9 +40,9 @@ class Versions:
     end: int
 
 
-OLDER = Versions(init=4, produce=11, offsets=3, end=4)
+OLDER = Versions(init=4, produce=10, offsets=3, end=1)
 NEWER = Versions(init=5, produce=12, offsets=5, end=5)
-ADD_VERSION = 3
+ADD_VERSION = 0
 
 OffsetTopic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from gapless.simulator.case import Case
+from gapless.simulator.actions import write_to
+from gapless.simulator.case import RETENTION_MS, UNCLEAN, Case
 from gapless.simulator.faults.fault import Arguments, a_while, fault, some_place
+from gapless.simulator.history import Place
 from gapless.simulator.scene import Scene
 
+WRITTEN_AFTER_MS = (0, 300, 1_000)
 NEVER_FLUSHED = "9223372036854775807"
 
 
@@ -38,11 +41,50 @@ def reassign(scene: Scene, topic: str, partition: int, replicas: tuple[int, ...]
     return True
 
 
+def _choose_growing(random: Random, case: Case) -> Arguments:
+    by_hand = [client.options["topic"] for client in case.clients if "by-hand" in client.options.values()]
+    topics = [topic.name for topic in case.topics if topic.name not in by_hand]
+    writers = [client.name for client in case.clients if client.kind in ("producer", "transactional")]
+    return random.choice(topics), random.choice(writers), random.randint(1, 5)
+
+
+@fault("add-partition", "a topic gets one partition more, and a producer writes to it", _choose_growing)
+def add_partition(scene: Scene, topic: str, client: str, count: int) -> bool:
+    """See its meaning. Who takes partitions by hand would not hear of it, and is spared."""
+    index = len(scene.world.journal.image.topics[topic].partitions)
+    scene.history.say("the administrator", f"gives {topic} partition {index}")
+    scene.await_partition((topic, index), lambda: _write_there(scene, client, (topic, index), count))
+    scene.admin.add_partition(topic, index + 1)
+    return True
+
+
+def _write_there(scene: Scene, client: str, place: Place, count: int) -> None:
+    for after_ms in WRITTEN_AFTER_MS:
+        scene.world.after(after_ms, lambda: write_to(scene, client, place, count))
+
+
 @fault("preferred-election", "all partitions are given back to their first replicas", lambda random, case: ())
 def preferred_election(scene: Scene) -> bool:
     """See its meaning."""
     scene.history.say("the administrator", "gives all partitions back to their first replicas")
     scene.admin.elect_preferred()
+    return True
+
+
+@fault(
+    "unclean-election",
+    "a partition that nobody leads is given to anybody, whatever that one has",
+    some_place,
+)
+def unclean_election(scene: Scene, topic: str, partition: int) -> bool:
+    """See its meaning. What the topic loses by that, it loses by rights."""
+    place = (topic, partition)
+    if scene.assignment(place).leader > 0:
+        return False
+    scene.history.say("the administrator", f"lets anybody lead {topic}-{partition}")
+    plan = scene.topics[topic]
+    scene.topics[topic] = replace(plan, configs={**plan.configs, UNCLEAN: "true"})
+    scene.admin.elect_anybody(place)
     return True
 
 
@@ -78,6 +120,24 @@ def change_flush(scene: Scene, topic: str, flushed: bool) -> bool:
         kept = {key: value for key, value in plan.configs.items() if key != "flush.messages"}
         scene.topics[topic] = replace(plan, configs=kept)
     scene.admin.configure(topic, "flush.messages", "1" if flushed else NEVER_FLUSHED)
+    return True
+
+
+@fault(
+    "change-retention",
+    "a topic's records are deleted when they are so old; or no more",
+    lambda random, case: (random.choice(case.topics).name, random.choice((-1, a_while(random, 5_000)))),
+)
+def change_retention(scene: Scene, topic: str, old_ms: int) -> bool:
+    """See its meaning."""
+    kept = f"for {old_ms} ms" if old_ms >= 0 else "for good"
+    scene.history.say("the administrator", f"has records of {topic} kept {kept}")
+    plan = scene.topics[topic]
+    least_ms = int(plan.configs.get(RETENTION_MS, str(old_ms)))
+    if old_ms >= 0:
+        configs = {**plan.configs, RETENTION_MS: str(min(old_ms, least_ms))}
+        scene.topics[topic] = replace(plan, configs=configs)
+    scene.admin.configure(topic, RETENTION_MS, str(old_ms))
     return True
 
 

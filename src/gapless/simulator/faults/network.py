@@ -80,6 +80,21 @@ def slow_way(scene: Scene, source: int, target: int, delay_ms: int, for_ms: int)
 
 
 @fault(
+    "double-connection",
+    "a broker takes its connection to another for dead and makes a second; what it sent on the first is late",
+    lambda random, case: (*two_brokers(random, case), a_while(random, 6_000)),
+)
+def double_connection(scene: Scene, source: int, target: int, late_ms: int) -> bool:
+    """See its meaning."""
+    scene.history.say(
+        "the network",
+        f"delays the next request of broker {source} to broker {target} by {late_ms} ms; it is sent again",
+    )
+    scene.world.network.stranding[source, target] = late_ms
+    return True
+
+
+@fault(
     "lose-message",
     "a message between brokers is lost: its connection is stuck until somebody gives up",
     two_brokers,

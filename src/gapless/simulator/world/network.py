@@ -31,7 +31,8 @@ STRANDED_MS = 10
 NEVER_MS = 2**63
 _FETCH = int(ApiKey.FETCH)
 _END_TXN = int(ApiKey.END_TXN)
-_EACH_WITH_ITS_EPOCH_FROM = 5
+_MARKERS = int(ApiKey.WRITE_TXN_MARKERS)
+_END_WITH_ITS_EPOCH_FROM, _EACH_WITH_ITS_EPOCH = 5, 2
 
 
 @dataclass(eq=False, slots=True)
@@ -110,7 +111,7 @@ class Network:
             world.after(self._delay_ms(way), lambda: self.break_off(channel))
             return channel
         self._exchanges[request] = (channel, exchange)
-        late_ms = self.stranding.pop(way, None) if self.stranding and _may_be_late(header) else None
+        late_ms = self.stranding.pop(way, None) if self.stranding and _may_be_late(header, body) else None
         if late_ms is not None:
             channel.there_ms = world.now_ms + late_ms
             exchange.due_ms = world.now_ms + STRANDED_MS
@@ -322,9 +323,11 @@ class Network:
                 self.break_off(channel)
 
 
-def _may_be_late(header: RequestHeader) -> bool:
+def _may_be_late(header: RequestHeader, body: Any) -> bool:
     """Not the end of a transaction in the older protocol: late, it would end the next one (KIP-890)."""
-    return header.api_key != _END_TXN or header.api_version >= _EACH_WITH_ITS_EPOCH_FROM
+    if header.api_key == _MARKERS:
+        return all(marker.transaction_version >= _EACH_WITH_ITS_EPOCH for marker in body.markers)
+    return header.api_key != _END_TXN or header.api_version >= _END_WITH_ITS_EPOCH_FROM
 
 
 def _as_received(message: FetchResponse) -> FetchResponse:
