@@ -168,11 +168,11 @@ def test_a_rate_may_be_another_than_the_profiles(gapless: Gapless) -> None:
     assert told["rates"] == {"crash": 5.0, "power-cut": 0.0}
     assert told["faults"].keys() == {"crash"}
     assert gapless("--seed", "1", *argv).code == 0
-    argv = (*QUICK, "--fault", "clock=1")
+    others = (*QUICK, "--fault", "clock=1")
     with mistaken(MUTANT):
-        failed = json.loads(gapless("--seeds", "10", "--workers", "1", "--json", *argv).out)
+        failed = json.loads(gapless("--seeds", "10", "--workers", "1", "--json", *others).out)
     first = failed["failures"][0]
-    assert first["replay"] == f"gapless simulate --seed {first['seed']} {' '.join(argv)}"
+    assert first["replay"] == f"gapless simulate --seed {first['seed']} {' '.join(others)}"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
