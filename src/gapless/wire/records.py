@@ -68,6 +68,7 @@ def iterate_records(
     """The records of a batch that lies whole in `payload`, at the position that its header names."""
     data = bytes(_opened(payload, batch, max_opened_bytes))
     append_time = batch.max_timestamp if batch.uses_log_append_time else None
+    headers: tuple[tuple[str, bytes | None], ...]
     position = 0
     try:
         for _ in range(batch.record_count):
@@ -79,7 +80,10 @@ def iterate_records(
             offset_delta, position = _read_varint(data, position)
             key, position = _read_bytes(data, position)
             value, position = _read_bytes(data, position)
-            headers, position = _read_headers(data, position)
+            if data[position]:
+                headers, position = _read_headers(data, position)
+            else:
+                headers, position = (), position + 1
             if position != end:
                 raise _corrupt("a record has another length than it says")
             timestamp_ms = batch.base_timestamp + timestamp_delta if append_time is None else append_time
@@ -278,7 +282,11 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
     """Bytes with their length in front; every negative length is null, as for Kafka."""
-    length, position = _read_varint(data, position)
+    first = data[position]
+    if first < 0x80 and not first & 1:  # most are short: no call for these
+        length, position = first >> 1, position + 1
+    else:
+        length, position = _read_varint(data, position)
     if length < 0:
         return None, position
     end = position + length
