@@ -51,14 +51,23 @@ class MemorySegment:
     base_offset: int
     batches: list[Stored] = field(default_factory=list)
     size: int = 0
+    max_timestamp: int = -1
 
     @property
     def end_offset(self) -> int:
         return self.batches[-1].last_offset + 1 if self.batches else self.base_offset
 
-    @property
-    def max_timestamp(self) -> int:
-        return max((largest_timestamp(batch.header) for batch in self.batches), default=-1)
+    def add(self, batch: Stored) -> None:
+        """Put a batch at the end."""
+        self.batches.append(batch)
+        self.size += len(batch.data)
+        self.max_timestamp = max(self.max_timestamp, largest_timestamp(batch.header))
+
+    def cut(self, index: int) -> None:
+        """Drop all batches from one on."""
+        del self.batches[index:]
+        self.size = sum(len(batch.data) for batch in self.batches)
+        self.max_timestamp = max((largest_timestamp(batch.header) for batch in self.batches), default=-1)
 
     def find(self, offset: int) -> int:
         """Which batch is the first whose last offset is at or after `offset`."""
@@ -150,7 +159,7 @@ class MemoryLog:
         active = self._segments[-1]
         if not active.batches:
             return False
-        full = rules.is_full(self.config, active.size, active.end_offset - active.base_offset, incoming_bytes)
+        full = rules.is_full(self.config, active.size, self.end_offset - active.base_offset, incoming_bytes)
         first_timestamp = active.batches[0].header.max_timestamp
         if not full and not rules.is_too_old(self.config, first_timestamp, max_timestamp_ms):
             return False
@@ -168,11 +177,10 @@ class MemoryLog:
             data = bytes(payload[position : position + batch.size_bytes])
             header = batch._replace(position=0) if batch.position else batch
             last_offset = batch.last_offset
-            active.batches.append(Stored(header, data, last_offset))
+            active.add(Stored(header, data, last_offset))
             position += batch.size_bytes
             self._epochs.begin(batch.leader_epoch, batch.base_offset)
             self.end_offset = last_offset + 1
-        active.size += position
 
     # ---------------------------------------------------------------------------------------- reading
 
@@ -269,8 +277,7 @@ class MemoryLog:
             self._restart_at(self.start_offset)
             return
         del self._segments[index + 1 :]
-        del segment.batches[cut:]
-        segment.size = sum(len(batch.data) for batch in segment.batches)
+        segment.cut(cut)
         self._cut_done(end_offset)
 
     def _restart_at(self, offset: int) -> None:
@@ -424,8 +431,7 @@ def _swept(group: list[MemorySegment], sweep: Sweep) -> MemorySegment:
             left = at_once(sweep.survivor(header, data, header.next_offset == end_offset))
             if left is not None:
                 kept = parse_header(left, 0)
-                made.batches.append(Stored(kept, bytes(left), kept.last_offset))
-                made.size += len(left)
+                made.add(Stored(kept, bytes(left), kept.last_offset))
     return made
 
 
