@@ -52,8 +52,12 @@ class Fetcher:
     """Copies from one leader."""
 
     def __init__(self, node: Node, leader: int) -> None:
+        get = node.settings.get
         self._node = node
         self._leader = leader
+        self._wait_max_ms: int = get("replica.fetch.wait.max.ms")
+        self._response_max_bytes: int = get("replica.fetch.response.max.bytes")
+        self._max_bytes: int = get("replica.fetch.max.bytes")
         self._followed: dict[ReplicaKey, Partition] = {}
         self._named: dict[ReplicaKey, _Named] = {}
         self._ready: dict[ReplicaKey, None] = {}
@@ -121,7 +125,7 @@ class Fetcher:
             self._ask()
 
     def _ask(self) -> None:
-        node, get = self._node, self._node.settings.get
+        node = self._node
         me = node.image.brokers.get(node.node_id)
         broker_epoch = -1 if me is None else me.epoch
         if broker_epoch != self._broker_epoch:
@@ -136,13 +140,13 @@ class Fetcher:
             replica_id=node.node_id,
             replica_epoch=broker_epoch,
             # A session begins with an answer at once: before that, nothing more could be named.
-            max_wait_ms=0 if begins else get("replica.fetch.wait.max.ms"),
+            max_wait_ms=0 if begins else self._wait_max_ms,
             min_bytes=1,
-            max_bytes=get("replica.fetch.response.max.bytes"),
+            max_bytes=self._response_max_bytes,
             session_id=self._session_id,
             session_epoch=0 if begins else self._session_epoch,
-            topics=self._wishes(get("replica.fetch.max.bytes")),
-            forgotten=self._dismissals(),
+            topics=self._wishes(),
+            forgotten=self._dismissals() if self._forgotten else [],
         )
         self._session_epoch = 1 if begins else self._session_epoch % (2**31 - 1) + 1
         self._under_way += 1
@@ -154,20 +158,17 @@ class Fetcher:
             lambda message: self._answered(message, number),
         )
 
-    def _wishes(self, max_bytes: int) -> list[FetchTopic]:
+    def _wishes(self) -> list[FetchTopic]:
+        if not self._ready:
+            return []
         ready, self._ready = self._ready, {}
         topics: dict[int, FetchTopic] = {}
         for key in ready:
             partition = self._followed[key]
-            log = partition.log
-            self._named[key] = _Named(partition.leader_epoch, log.end_offset, self._fetches)
+            log, epoch = partition.log, partition.leader_epoch
+            self._named[key] = _Named(epoch, log.end_offset, self._fetches)
             wish = FetchPartition(
-                partition.name.partition,
-                partition.leader_epoch,
-                log.end_offset,
-                epoch_to_compare(partition),
-                log.start_offset,
-                max_bytes,
+                key[1], epoch, log.end_offset, epoch_to_compare(partition), log.start_offset, self._max_bytes
             )
             topic = topics.get(key[0])
             if topic is None:
