@@ -458,6 +458,10 @@ class Partition:
             return self.high_watermark
         return max(unstable, self.log.start_offset)
 
+    def end_for_consumers(self, committed: bool) -> int:
+        """How far consumers may read, by their isolation level."""
+        return self.last_stable_offset if committed else self.high_watermark
+
     def aborted_in(self, offset: int, records: LogSlice) -> list[tuple[int, int]]:
         """Producer id and first offset of each aborted transaction with records among these."""
         if records.size == 0:
@@ -467,8 +471,7 @@ class Partition:
 
     def read(self, offset: int, max_bytes: int, at_least_one: bool, committed: bool) -> LogSlice:
         """Whole batches from `offset` on, as far as this consumer may see."""
-        before = self.last_stable_offset if committed else self.high_watermark
-        return self.log.read(offset, max_bytes, before, at_least_one)
+        return self.log.read(offset, max_bytes, self.end_for_consumers(committed), at_least_one)
 
     # ---------------------------------------------------------------------------------------- retention
 

@@ -74,6 +74,8 @@ def fetch(node: Node, request: Request) -> Any | None:
         return FetchResponse(error=error.code)
 
     def poll(timed_out: bool) -> FetchResponse | None:
+        if not timed_out and body.min_bytes > 0 and all(_is_quiet(node, body, *each) for each in wanted):
+            return None
         reading = _read(node, body, wanted)
         if timed_out or reading.failed or reading.size_bytes >= body.min_bytes:
             reading.give_out()
@@ -87,6 +89,15 @@ def fetch(node: Node, request: Request) -> Any | None:
         )
         node.waiting.add(request, node.now_ms + body.max_wait_ms, watched, poll)
     return response
+
+
+def _is_quiet(node: Node, body: FetchRequest, key: FetchKey, asked: FetchPartition) -> bool:
+    """Whether a partition has neither records nor anything else to tell: that need not be read."""
+    partition = node.partitions.get((_name(node, key) or "", asked.partition))
+    if partition is None or partition.leadership_error(asked.current_leader_epoch):
+        return False
+    end = partition.end_for_consumers(body.isolation_level == 1)
+    return asked.fetch_offset >= end and agrees(partition, asked) is None
 
 
 def _name(node: Node, key: FetchKey) -> str | None:

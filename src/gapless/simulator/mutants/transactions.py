@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from gapless.core.api import end_txn
-from gapless.core.log import LogSlice
 from gapless.core.partition import Partition
 from gapless.simulator.mutants.mutant import Wrong, mutant
-
-_read = Partition.read
-
 
 mutant(
     11,
@@ -24,8 +20,8 @@ mutant(
 )
 
 
-def _reads_on(self: Partition, offset: int, max_bytes: int, at_least_one: bool, committed: bool) -> LogSlice:
-    return _read(self, offset, max_bytes, at_least_one, False)
+def _reads_on(self: Partition, committed: bool) -> int:
+    return self.high_watermark
 
 
 mutant(
@@ -34,7 +30,7 @@ mutant(
     "KIP-98",
     """A read_committed consumer is given everything below the high watermark, also what no marker has
     decided. It sees records of transactions that are aborted later.""",
-    Wrong(Partition, "read", _reads_on),
+    Wrong(Partition, "end_for_consumers", _reads_on),
     found_as=("G1a", "torn-transaction"),
     profile="late",
 )
