@@ -146,9 +146,12 @@ class Node:
         if self.membership.pause.holding:
             return None
         due_ms = self._retention_due_ms
-        for other_ms in (self.waiting.next_deadline(), self.timers.next_due()):
-            if other_ms is not None and other_ms < due_ms:
-                due_ms = other_ms
+        answer_ms = self.waiting.next_deadline()
+        if answer_ms is not None and answer_ms < due_ms:
+            due_ms = answer_ms
+        timer_ms = self.timers.next_due()
+        if timer_ms is not None and timer_ms < due_ms:
+            due_ms = timer_ms
         if self._flush_deadlines:
             due_ms = min(due_ms, self._flush_deadlines[0][0])
         return None if due_ms == NEVER_MS else due_ms

@@ -204,5 +204,7 @@ def java_hash(text: str) -> int:
 
 def shard_of(key: str, partitions: int) -> int:
     """The partition of an internal topic that coordinates `key`."""
+    if partitions == 1:
+        return 0
     value = java_hash(key)
     return 0 if value == -(2**31) else abs(value) % partitions

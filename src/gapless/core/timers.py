@@ -54,9 +54,10 @@ class Timers:
 
     def next_due(self) -> int | None:
         """When the first timer is due, or is to be looked at again."""
-        while self._heap and not self._heap[0][2].live:
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        heap = self._heap
+        while heap and not heap[0][2].live:
+            heappop(heap)
+        return heap[0][0] if heap else None
 
     def run_due(self, now_ms: int) -> None:
         """Do everything whose time has come.

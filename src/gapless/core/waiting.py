@@ -53,9 +53,10 @@ class WaitingRequests:
 
     def next_deadline(self) -> int | None:
         """When an entry is due, None if nothing waits."""
-        while self._deadlines and self._deadlines[0][2].done:
-            heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][2].done:
+            heappop(deadlines)
+        return deadlines[0][0] if deadlines else None
 
     def touched(self, partition: TopicPartition) -> Sequence[tuple[Request, Any]]:
         """The requests that a change of `partition` completes, with their replies."""

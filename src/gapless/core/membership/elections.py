@@ -49,6 +49,8 @@ def with_isr(
     The epochs stay: `sealed` counts them when all is decided.
     """
     isr, lost = tuple(isr), tuple(lost)
+    if isr == partition.isr and not partition.eligible:
+        return partition
     if len(isr) >= floor_of(partition, policy):
         return replace(partition, isr=isr, eligible=())
     held = (*partition.isr, *partition.eligible)

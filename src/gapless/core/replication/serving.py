@@ -265,14 +265,15 @@ class Leading:
 
 def agrees(partition: Partition, wish: FetchPartition) -> tuple[int, int] | ErrorCode | None:
     """None if the fetcher's log is a beginning of this one; else where they part, or why nobody knows."""
-    offset = wish.fetch_offset
-    if wish.last_fetched_epoch >= 0:
-        epoch, end_offset = partition.end_of_epoch(wish.last_fetched_epoch)
-        if end_offset < 0 or offset < partition.log.start_offset:
+    log, offset, last_epoch = partition.log, wish.fetch_offset, wish.last_fetched_epoch
+    start_offset = log.start_offset
+    if last_epoch >= 0:
+        epoch, end_offset = partition.end_of_epoch(last_epoch)
+        if end_offset < 0 or offset < start_offset:
             return ErrorCode.OFFSET_OUT_OF_RANGE
-        if epoch < wish.last_fetched_epoch or end_offset < offset:
+        if epoch < last_epoch or end_offset < offset:
             return epoch, end_offset
-    if not partition.log.start_offset <= offset <= partition.log.end_offset:
+    if not start_offset <= offset <= log.end_offset:
         return ErrorCode.OFFSET_OUT_OF_RANGE
     return None
 
