@@ -29,6 +29,8 @@ TOPIC_CONFIG = 2
 SETTLE_LIMIT_MS = 90_000
 """How long after the last fault all must be well again: a new leader bears gaps of producers for 65 s."""
 LOOK_EVERY_MS = 100
+NEVER_SEEN = (-1, -1, -1, -1, -1)
+"""Watermark, end, start, epoch and leader of a replica at which nobody has looked: none has such ones."""
 
 CLIENTS: dict[str, type[Client]] = {
     "producer": Producer,
@@ -78,6 +80,7 @@ class Scene:
         """Called with each replica whose ends, watermark or leadership a step has changed."""
         self._awaited: dict[Place, list[Callable[[], None]]] = {}
         self._known: dict[Partition, tuple[int, int, int, int, int]] = {}
+        """Each replica as it was after the last step of its broker."""
         self._client_numbers = FIRST_CLIENT
         self._prepare()
 
@@ -202,23 +205,33 @@ class Scene:
     # ---------------------------------------------------------------------------------------- playing
 
     def _stepped(self, node_id: int) -> None:
+        """Find what a step has changed: mostly nothing, so numbers are compared before anything is made."""
         host, known = self.world.hosts[node_id], self._known
         for place, partition in host.node.partitions.items():
             log = partition.log
-            state = (
-                partition.high_watermark,
-                log.end_offset,
-                log.start_offset,
-                partition.leader_epoch,
-                partition.leader,
-            )
-            if known.get(partition) != state:
-                known[partition] = state
-                if log.start_offset and RETENTION_MS in self.topics[place[0]].configs:
-                    expired = self.history.expired
-                    expired[place] = max(log.start_offset, expired.get(place, 0))
-                for look in self.on_change:
-                    look(host, place, partition)
+            watermark, end, start, epoch, leader = known.get(partition, NEVER_SEEN)
+            if (
+                partition.high_watermark != watermark
+                or log.end_offset != end
+                or log.start_offset != start
+                or partition.leader_epoch != epoch
+                or partition.leader != leader
+            ):
+                known[partition] = (
+                    partition.high_watermark,
+                    log.end_offset,
+                    log.start_offset,
+                    partition.leader_epoch,
+                    partition.leader,
+                )
+                self._has_changed(host, place, partition)
+
+    def _has_changed(self, host: Host, place: Place, partition: Partition) -> None:
+        start = partition.log.start_offset
+        if start and RETENTION_MS in self.topics[place[0]].configs:
+            self.history.expired[place] = max(start, self.history.expired.get(place, 0))
+        for look in self.on_change:
+            look(host, place, partition)
 
     def play(self, perform: Callable[[Scene, Step], None]) -> None:
         """Let everything happen, then let all faults end, and wait until all is well."""
