@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gapless.core.contract import ConnectionClosed, PeerLost, Request
@@ -100,7 +101,9 @@ class Network:
     ) -> Channel:
         """Send a request over the connection that `source` has with `target` for a purpose."""
         channel = self._channel(way, purpose)
-        request = Request(channel.number, header, self._body(header, body), "/127.0.0.1")
+        if self.through_bytes:
+            body = self._encoded(header, body)
+        request = Request(channel.number, header, body, "/127.0.0.1")
         world = self._world
         exchange = Exchange(request, then, world.agenda.now_ms + timeout_ms)
         channel.waiting.append(exchange)
@@ -115,7 +118,7 @@ class Network:
         if late_ms is not None:
             channel.there_ms = world.now_ms + late_ms
             exchange.due_ms = world.now_ms + STRANDED_MS
-        self._travel(channel, way, body, lambda: self._arrive(channel, host, request))
+        self._travel(channel, way, body, partial(self._arrive, channel, host, request))
         if exchange.due_ms < channel.look_ms:
             self._look_at(channel, exchange.due_ms)
         return channel
@@ -130,8 +133,9 @@ class Network:
             self._channels[key] = channel
         return channel
 
-    def _body(self, header: RequestHeader, body: Any) -> Any:
-        if self.through_bytes and header.api_key == _FETCH and body.replica_id >= 0:
+    @staticmethod
+    def _encoded(header: RequestHeader, body: Any) -> Any:
+        if header.api_key == _FETCH and body.replica_id >= 0:
             data = fetch_peer.encode_request(body, header.api_version)
             body, _ = fetch.decode_request(memoryview(data), 0, header.api_version)
         return body
@@ -140,7 +144,7 @@ class Network:
         """Let something arrive after what was sent before it; or never."""
         if channel.stuck:
             return
-        if self._is_lost(way, message):
+        if (self.losing and self._is_to_be_lost(way)) or (self.lost and self.lost(*way, message)):
             channel.stuck = True
             return
         if way in self.blocked:
@@ -149,24 +153,19 @@ class Network:
         agenda = self._world.agenda
         due_ms = agenda.now_ms + self._delay_ms(way)
         if way[0] == channel.source:
-            due_ms = max(due_ms, channel.there_ms)
-            channel.there_ms = due_ms
+            channel.there_ms = due_ms = max(due_ms, channel.there_ms)
         else:
-            due_ms = max(due_ms, channel.back_ms)
-            channel.back_ms = due_ms
+            channel.back_ms = due_ms = max(due_ms, channel.back_ms)
         agenda.at(due_ms, arrive)
 
     def _delay_ms(self, way: Way) -> int:
         return self.latency_ms() + (self.slower_ms.get(way, 0) if self.slower_ms else 0)
 
-    def _is_lost(self, way: Way, message: Any) -> bool:
-        if self.losing:
-            left = self.losing.pop(way, 0)
-            if left > 1:
-                self.losing[way] = left - 1
-            if left:
-                return True
-        return self.lost is not None and self.lost(*way, message)
+    def _is_to_be_lost(self, way: Way) -> bool:
+        left = self.losing.pop(way, 0)
+        if left > 1:
+            self.losing[way] = left - 1
+        return left > 0
 
     def _arrive(self, channel: Channel, host: Host, request: Request) -> None:
         if channel.broken or not host.alive or host.life != channel.life:
@@ -185,7 +184,9 @@ class Network:
             return
         channel, exchange = found
         exchange.answered = True
-        exchange.message = self._through(request.header, request.body, message)
+        if message is not None and request.header.api_key == _FETCH and request.body.replica_id >= 0:
+            message = self._as_received(request.header, message)
+        exchange.message = message
         unanswered = channel.unanswered
         while unanswered and unanswered[0].answered and not channel.closed:
             first = unanswered.popleft()
@@ -193,7 +194,7 @@ class Network:
                 channel.waiting.remove(first)
             else:
                 way = (channel.target, channel.source)
-                self._travel(channel, way, first.message, lambda first=first: self._answer(channel, first))  # type: ignore[misc]
+                self._travel(channel, way, first.message, partial(self._answer, channel, first))
 
     @staticmethod
     def _answer(channel: Channel, exchange: Exchange) -> None:
@@ -201,10 +202,8 @@ class Network:
             channel.waiting.remove(exchange)
             exchange.then(exchange.message)
 
-    def _through(self, header: RequestHeader, body: Any, message: Any) -> Any:
-        """What a peer makes of a reply: records become bytes of its own."""
-        if header.api_key != _FETCH or message is None or body.replica_id < 0:
-            return message
+    def _as_received(self, header: RequestHeader, message: FetchResponse) -> FetchResponse:
+        """What a follower makes of a reply: records become bytes of its own."""
         if self.through_bytes:
             parts: list[Any] = fetch.encode_response(message, header.api_version)
             frame = b"".join(
@@ -212,7 +211,7 @@ class Network:
             )
             response, _ = fetch_peer.decode_response(memoryview(frame), 0, header.api_version)
             return response
-        return _as_received(message)
+        return _with_bytes(message)
 
     # ------------------------------------------------------------------------------------- broken channels
 
@@ -330,7 +329,7 @@ def _may_be_late(header: RequestHeader, body: Any) -> bool:
     return header.api_key != _END_TXN or header.api_version >= _END_WITH_ITS_EPOCH_FROM
 
 
-def _as_received(message: FetchResponse) -> FetchResponse:
+def _with_bytes(message: FetchResponse) -> FetchResponse:
     """The same answer, with records as the bytes that they are at this moment."""
     for topic in message.topics:
         for result in topic.partitions:

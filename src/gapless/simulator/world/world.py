@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -288,7 +289,6 @@ class World:
             self.step(host.node_id, event)
 
     def _call(self, host: Host, call: Call) -> None:
-        life = host.life
         header = RequestHeader(call.api_key, call.api_version, 0, f"gapless-broker-{host.node_id}")
         self.network.ask(
             (host.node_id, call.node_id),
@@ -296,8 +296,12 @@ class World:
             header,
             call.body,
             call.timeout_ms,
-            lambda message: self.deliver(host, life, PeerAnswered(call, message)),
+            partial(self._answered, host, host.life, call),
         )
+
+    def _answered(self, host: Host, life: int, call: Call, message: Any) -> None:
+        if host.alive and host.life == life:
+            self.step(host.node_id, PeerAnswered(call, message))
 
     # ------------------------------------------------------------------------------------------ disks
 
