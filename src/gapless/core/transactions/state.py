@@ -100,8 +100,10 @@ class TransactionsState:
         """Put a transaction's next state on record, and set going what follows. Raises `CoordinatorError`."""
         transactional_id = transaction.transactional_id
         self.shard.write([(encode_key(transactional_id), to_record(transaction))])
-        current = replace(self.transactions[transactional_id], last_epoch=transaction.last_epoch)
-        self.transactions[transactional_id] = current
+        current = self.transactions[transactional_id]
+        if current.last_epoch != transaction.last_epoch:  # it is not on record
+            current = replace(current, last_epoch=transaction.last_epoch)
+            self.transactions[transactional_id] = current
         if current.state in PREPARED:
             self._complete(current)
         elif current.state is State.ONGOING:
