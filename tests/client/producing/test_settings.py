@@ -95,6 +95,8 @@ def test_without_a_word_everything_is_the_users_choice() -> None:
         ("at-least-once", {"properties": {"request.required.acks": 0}}, "nothing is confirmed"),
         ("exactly-once", {"spool": "f", "properties": {"enable.idempotence": "false"}}, "idempotent writes"),
         ("at-least-once", {"retries": 2, "properties": {"retries": 4}}, "give one of them"),
+        (None, {"when_full": "block", "properties": {"queue.enqueue.timeout.ms": 0}}, "give one of them"),
+        (None, {"when_full": 0.5, "properties": {"queue.enqueue.timeout.ms": "-1"}}, "give one of them"),
     ],
 )
 def test_f1_a_contradiction_is_refused_with_its_reason(
@@ -121,6 +123,7 @@ def test_f1_a_contradiction_is_refused_with_its_reason(
         ({"properties": {"transactional.id": "x"}}, "a source's transactional id is its name"),
         ({"properties": {"bootstrap.servers": "x"}}, "as the first argument"),
         ({"properties": {"partitioner": "random"}}, "as Java's clients do"),
+        ({"properties": {"default.topic.config": {"acks": 0}}}, "properties of their own"),
         ({"properties": {"retries": "many"}}, "cannot be understood"),
         ({"properties": {"retries": None}}, "cannot be understood"),
         ({"properties": "acks=1"}, "give a mapping from name to value"),
@@ -162,7 +165,9 @@ def test_properties_of_librdkafka_say_the_same_as_arguments_and_more() -> None:
 
 @pytest.mark.parametrize(("wait_ms", "means"), [(-1, "block"), (0, "drop"), (250, 0.25)])
 def test_b7_the_old_name_of_waiting_for_room_is_known(wait_ms: int, means: str | float) -> None:
-    assert settled(None, properties={"queue.enqueue.timeout.ms": wait_ms}).when_full == means
+    properties = {"queue.enqueue.timeout.ms": wait_ms}
+    assert settled(None, properties=properties).when_full == means
+    assert settled(None, properties=properties, when_full=means).when_full == means
 
 
 def test_durations() -> None:

@@ -60,6 +60,7 @@ _OURS = {
     "dr_msg_cb": "give on_delivery to send()",
     "delivery.report.only.error": "receipts need every report",
     "partitioner": "partitions are chosen as Java's clients do; or give send() a partition",
+    "default.topic.config": "give what is in it as properties of their own",
 }
 _CALLBACKS = frozenset(("error_cb", "stats_cb", "throttle_cb"))
 _ENQUEUE_TIMEOUT = "queue.enqueue.timeout.ms"
@@ -254,7 +255,13 @@ def _merged(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             chosen[argument] = value
     if _ENQUEUE_TIMEOUT in properties:  # as old producers called it: -1 for ever, 0 not at all
         wait_ms = _read("when_full", _ENQUEUE_TIMEOUT, properties.pop(_ENQUEUE_TIMEOUT))
-        chosen["when_full"] = "block" if wait_ms < 0 else wait_ms / 1000 if wait_ms else "drop"
+        when_full = "block" if wait_ms < 0 else wait_ms / 1000 if wait_ms else "drop"
+        if chosen.get("when_full") not in (None, when_full):
+            _refuse(
+                f"when_full={chosen['when_full']!r} and property {_ENQUEUE_TIMEOUT}={wait_ms}",
+                "give one of them",
+            )
+        chosen["when_full"] = when_full
     for name in _CALLBACKS.intersection(properties):
         properties[name] = _guarded(name, properties[name])
     return chosen, properties
