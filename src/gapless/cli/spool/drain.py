@@ -11,7 +11,7 @@ from gapless.cli.connection import BootstrapOption, ClientConfigOption, Connecti
 from gapless.cli.group import examples
 from gapless.cli.output import note, say
 from gapless.cli.spool.folder import KEEP_ALL_S, FolderArgument, about, further_properties
-from gapless.client.producing.producer import Producer
+from gapless.client.producing.producer import Producer, refuse_if_claimed
 from gapless.client.semantics import Semantics
 from gapless.client.spool.folder import is_claimed
 from gapless.client.spool.inspect import status
@@ -73,8 +73,8 @@ def _semantics(claimed: bool, given: str | None) -> Semantics:
     word = Semantics.named(given)
     if word is Semantics.AT_MOST_ONCE:
         raise UsageError("a spool is there to lose nothing: drain it at-least-once or exactly-once")
-    if claimed and word is Semantics.AT_LEAST_ONCE:
-        raise UsageError("this spool is drained exactly-once: its position is on the cluster")
+    if word is Semantics.AT_LEAST_ONCE:
+        refuse_if_claimed(claimed)
     return word
 
 

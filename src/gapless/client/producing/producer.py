@@ -295,6 +295,7 @@ def _new_spooling_sender(settings: Settings, spool: Spool) -> Sender:
             transaction_records=settings.transaction_records,
             seal_every_s=settings.seal_every_s,
         )
+    refuse_if_claimed(spool.claimed)
     if settings.spool_mode == "always":
         from gapless.client.producing.spooling import SpoolingSender
 
@@ -302,6 +303,15 @@ def _new_spooling_sender(settings: Settings, spool: Spool) -> Sender:
     from gapless.client.producing.direct import DirectSender
 
     return DirectSender(settings, spool)
+
+
+def refuse_if_claimed(claimed: bool) -> None:
+    """Not to be sent but in transactions: else the cluster's position is no longer true."""
+    if claimed:
+        raise UsageError(
+            "this spool is drained exactly-once: its position is on the cluster; "
+            'give semantics="exactly-once", or begin with a new folder'
+        )
 
 
 def _all_bytes(what: str, given: Iterable[object]) -> Sequence[bytes | None]:
