@@ -203,25 +203,35 @@ def test_a_callback_for_librdkafka_that_raises_does_no_harm(
     assert caplog.text.count("stats_cb raised") == 1
 
 
-@pytest.mark.parametrize("mode", [None, "always", "fallback"])
-def test_flushing_and_closing_in_a_callback_are_refused(
+@pytest.mark.parametrize("mode", [None, "always", "fallback", "exactly-once"])
+def test_waiting_flushing_and_closing_in_a_callback_are_refused(
     embedded: Kafka, tmp_path: Path, mode: str | None
 ) -> None:
     topic = new_topic(embedded)
-    options: dict[str, Any] = {} if mode is None else {"spool": tmp_path, "spool_mode": mode}
+    word = "exactly-once" if mode == "exactly-once" else "at-least-once"
+    options: dict[str, Any] = {} if mode is None else {"spool": tmp_path}
+    options |= {"spool_mode": mode} if mode in ("always", "fallback") else {}
     refused: list[str] = []
-    with Producer(embedded.bootstrap, "waits-for-itself", **options) as producer:
+    with Producer(embedded.bootstrap, "waits-for-itself", word, **options) as producer:
 
-        def call(_error: GaplessError | None, _receipt: Receipt) -> None:
-            for method in (producer.flush, producer.close):
+        def call(_error: GaplessError | None, receipt: Receipt) -> None:
+            receipt.wait(0.0)  # that one is done
+            next_one = producer.send(topic, b"y", partition=0)
+            for method in (
+                producer.flush,
+                producer.close,
+                next_one.wait,
+                partial(next_one.wait, 10.0),
+                partial(producer.send, topic, b"not taken", wait=True),
+            ):
                 try:
                     method()
                 except UsageError as error:
                     refused.append(str(error))
 
-        producer.send(topic, b"x", on_delivery=call)
-        wait_for(lambda: len(refused) == 2, "both were refused")
-        producer.send(topic, b"goes on", wait=True)
+        producer.send(topic, b"x", partition=0, on_delivery=call)
+        wait_for(lambda: len(refused) == 5, "all were refused")
+        assert producer.send(topic, b"goes on", partition=0, wait=True).sequence == 2
     assert all("in on_delivery would wait for itself" in each for each in refused)
 
 

@@ -267,8 +267,11 @@ class DirectSender:
         if sequence & _HELP_MASK == _HELP_MASK:
             self.poller.help()
 
+    def refuse_in_callback(self, what: str) -> None:
+        self.poller.refuse_in_callback(what)
+
     def flush(self, timeout_s: float | None) -> int:
-        self.poller.refuse_in_callback("flush")
+        self.refuse_in_callback("flush()")
         give_up_at = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         while left := self._open():
             left_s = give_up_at - time.monotonic()
@@ -278,7 +281,7 @@ class DirectSender:
         return 0
 
     def close(self, timeout_s: float | None) -> int:
-        self.poller.refuse_in_callback("close")
+        self.refuse_in_callback("close()")
         # Who waits for room in the spool holds the lock.
         if not self._lock.acquire(timeout=-1 if timeout_s is None else timeout_s):
             if self._fallback is not None:

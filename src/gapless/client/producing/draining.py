@@ -41,6 +41,9 @@ class DrainSettling(Settling):
         self._poller = poller
         self.committed = spool.sent
 
+    def refuse_in_callback(self, what: str) -> None:
+        self._poller.refuse_in_callback(what)
+
     def _call(self, receipt: SpooledReceipt) -> None:
         self._poller.settled(receipt)
         self._poller.run_late_callbacks()

@@ -67,6 +67,9 @@ class DirectReceipt(Receipt):
         if self.on_delivery is not None:
             lane.tell(self)
 
+    def _refuse_in_callback(self, what: str) -> None:
+        self.stream.sender.refuse_in_callback(what)
+
 
 class Lanes(dict[tuple[str, int], Lane]):
     """By topic and partition; made when first asked for, from any thread."""

@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from gapless.client.logs import librdkafka_logger
 from gapless.client.producing.asking import count_partitions
-from gapless.client.producing.receipts import Receipt
+from gapless.client.producing.receipts import Receipt, waits_for_itself
 from gapless.errors import GaplessError, Unreachable, UsageError
 
 _POLL_S = 0.05
@@ -116,7 +116,7 @@ class Poller:
 
     def refuse_in_callback(self, what: str) -> None:
         if threading.current_thread() is self._thread:
-            raise UsageError(f"{what}() in on_delivery would wait for itself: call it on another thread")
+            raise waits_for_itself(what)
 
     # ------------------------------------------------------------------------------------- polling
 

@@ -88,6 +88,10 @@ class Sender(Protocol):
         """
         ...
 
+    def refuse_in_callback(self, what: str) -> None:
+        """Raises UsageError on the thread that calls `on_delivery`, which settles receipts too."""
+        ...
+
     def flush(self, timeout_s: float | None) -> int:
         """Wait until all that was taken before is settled; how many are not when time is up."""
         ...

@@ -165,6 +165,8 @@ class Producer:
             _check_callback(on_delivery)
         if partition is not None:
             self._partitions.check(topic, partition)
+        if wait:
+            self._sender.refuse_in_callback("send(wait=True)")
         receipt = self._take(topic, partition, value, key, headers, timestamp_ms, on_delivery)
         if wait:
             receipt.wait()
@@ -207,6 +209,8 @@ class Producer:
             self._partitions.check(topic, partition)
         if self._is_forked:
             self._refuse()
+        if wait:
+            self._sender.refuse_in_callback("send_many(wait=True)")
         if not given:
             return []
         receipts = self._sender.send_many(

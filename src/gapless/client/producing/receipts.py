@@ -42,6 +42,11 @@ class StillWaiting(Unreachable):
     """Time is up, and nothing is decided: the record may yet arrive."""
 
 
+def waits_for_itself(what: str) -> UsageError:
+    """That it is called on the one thread that could end its waiting."""
+    return UsageError(f"{what} in on_delivery would wait for itself: call it on another thread")
+
+
 class Stream:
     """Records of one source, incarnation, topic and partition: what their receipts have in common."""
 
@@ -110,10 +115,11 @@ class Receipt:
     def wait(self, timeout: float | None = None) -> Receipt:
         """Return when the cluster has the record (with transactions: when it is committed).
 
-        Raises what went wrong, or StillWaiting after `timeout` seconds. Not to be called in `on_delivery`:
-        it would wait for the thread that it is on.
+        Raises what went wrong, or StillWaiting after `timeout` seconds. In `on_delivery` it waits for nothing
+        that is still open, but raises UsageError: it would wait for the thread that it is on.
         """
         if self._outcome is False:
+            self._refuse_in_callback("wait()")
             arrived = threading.Event()
             self._attach(arrived.set)
             if not arrived.wait(timeout):
@@ -128,6 +134,7 @@ class Receipt:
 
     def __await__(self) -> Generator[Any, None, Receipt]:
         if self._outcome is False:
+            self._refuse_in_callback("wait()")
             loop = asyncio.get_running_loop()
             arrived: asyncio.Future[None] = loop.create_future()
 
@@ -143,6 +150,9 @@ class Receipt:
             self._attach(wake)
             yield from arrived
         return self.wait()
+
+    def _refuse_in_callback(self, what: str) -> None:
+        """Raises UsageError on the thread that settles this receipt. Whoever has such a thread says so."""
 
     def _attach(self, wake: Callable[[], object]) -> None:
         with _attaching:

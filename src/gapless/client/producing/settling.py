@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from gapless.client.producing.port import OnDelivery
-from gapless.client.producing.receipts import Receipt, StillWaiting, Stream
+from gapless.client.producing.receipts import Receipt, StillWaiting, Stream, waits_for_itself
 from gapless.client.spool import Spool, Ticket
 from gapless.errors import GaplessError
 
@@ -62,6 +62,9 @@ class SpooledReceipt(Receipt):
             self._settling.watch(self)
         self._look()
 
+    def _refuse_in_callback(self, what: str) -> None:
+        self._settling.refuse_in_callback(what)
+
     def _look(self) -> None:
         if self._outcome is False:
             self._settling.judge(self)
@@ -83,6 +86,8 @@ class Settling:
         self._has_refused = False
         self.callback_errors = 0
         """How often a callback raised."""
+        self.thread: threading.Thread | None = None
+        """On which callbacks are called."""
         spool.on_failed(self._note_refused)
 
     def receipt(
@@ -127,6 +132,11 @@ class Settling:
             receipt.settle(None)
         elif self._ended is not None:
             receipt.settle(self._ended)
+
+    def refuse_in_callback(self, what: str) -> None:
+        """Raises UsageError on the thread that others wait for."""
+        if threading.current_thread() is self.thread:
+            raise waits_for_itself(what)
 
     def watch(self, receipt: SpooledReceipt) -> None:
         """Somebody waits for it."""

@@ -102,12 +102,15 @@ class SpoolingSender:
             raise self._stopped
         return self._intake.take_many(topic, partition, values, keys, headers, timestamp_ms, on_delivery)
 
+    def refuse_in_callback(self, what: str) -> None:
+        self.poller.refuse_in_callback(what)
+
     def flush(self, timeout_s: float | None) -> int:
-        self.poller.refuse_in_callback("flush")
+        self.refuse_in_callback("flush()")
         return self._drain.wait_for(self.spool.end, timeout_s)
 
     def close(self, timeout_s: float | None) -> int:
-        self.poller.refuse_in_callback("close")
+        self.refuse_in_callback("close()")
         if self._stopped is not None:
             return self._drain.left
         self._stopped = UsageError("the producer is closed")

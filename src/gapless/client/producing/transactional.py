@@ -101,6 +101,7 @@ class TransactionalSender:
         self._end_by = float("inf")
         self._sealed_at = self._kept_alive_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=f"gapless-send-{source}", daemon=True)
+        self._settling.thread = self._thread
 
     # -------------------------------------------------------------------------------- for callers
 
@@ -174,11 +175,11 @@ class TransactionalSender:
         if self._ending.is_set():
             raise UsageError("the producer is closed")
         if self.spool.may_block:
-            self._refuse_in_callback("send")  # room in the spool is what the thread that we are on makes
+            self.refuse_in_callback("send()")  # room in the spool is what the thread that we are on makes
 
     def flush(self, timeout_s: float | None) -> int:
         """Wait until all that was taken before is committed."""
-        self._refuse_in_callback("flush")
+        self.refuse_in_callback("flush()")
         target = self.spool.end
         give_up_at = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
@@ -193,7 +194,7 @@ class TransactionalSender:
 
     def close(self, timeout_s: float | None) -> int:
         """Flush, seal, end; what cannot be sent in time stays in the spool."""
-        self._refuse_in_callback("close")
+        self.refuse_in_callback("close()")
         has_started = self._thread.ident is not None
         if not self._ending.is_set():
             unsent = self.flush(timeout_s) if has_started else 1
@@ -217,9 +218,8 @@ class TransactionalSender:
             )
         return self._unsent(end)
 
-    def _refuse_in_callback(self, what: str) -> None:
-        if threading.current_thread() is self._thread:
-            raise UsageError(f"{what}() in on_delivery would wait for itself: call it on another thread")
+    def refuse_in_callback(self, what: str) -> None:
+        self._settling.refuse_in_callback(what)
 
     def _unsent(self, target: int) -> int:
         return max(0, target - (self.spool.sent if self.committed is None else self.committed))
