@@ -103,6 +103,11 @@ def position_group(source: str, incarnation: bytes) -> str:
     return f"gapless.position.{source}.{incarnation.hex()}"
 
 
+def reached_group(source: str, incarnation: bytes) -> str:
+    """The group whose offset in the ledger tells how much of a spool may be sent without transactions."""
+    return f"gapless.reached.{source}.{incarnation.hex()}"
+
+
 def owner_group(source: str) -> str:
     """The group whose offset's metadata names the process that sends for a source."""
     return f"gapless.owner.{source}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from gapless.client.formats import owner_group, position_group
+from gapless.client.formats import owner_group, position_group, reached_group
 from gapless.client.producing.ledger import REQUEST_TIMEOUT_S, Committed, Ledger, register
 from gapless.client.producing.ownership import (
     NO_FINGERPRINT,
@@ -15,11 +15,13 @@ from gapless.client.producing.ownership import (
     judge_fingerprint,
     judge_owner,
     judge_position,
+    judge_reached,
     new_instance,
+    record_before,
 )
 from gapless.client.producing.seals import Promises
 from gapless.client.producing.session import Session
-from gapless.client.spool import NotKept, Spool, Spooled
+from gapless.client.spool import Spool
 
 CATCH_UP_RECORDS = 2_000
 _GLANCE_S = 3.0
@@ -111,6 +113,8 @@ class Claimant:
 
     def _read_position(self, ledger: Ledger) -> Position:
         spool = self._spool
+        if not spool.claimed and spool.stored:
+            self._refuse_old_copy(ledger)
         position = judge_position(
             ledger.read(position_group(self._source, spool.incarnation)),
             source=self._source,
@@ -119,14 +123,15 @@ class Claimant:
             stored=spool.stored,
             instance=self.instance,
         )
-        judge_fingerprint(position, self._record_before(position.offset), source=self._source)
+        judge_fingerprint(position, record_before(spool, position.offset), source=self._source)
         return position
 
-    def _record_before(self, position: int) -> Spooled | None:
-        try:
-            return self._spool.read(position - 1, 1)[0] if position > 0 else None
-        except NotKept:
-            return None
+    def _refuse_old_copy(self, ledger: Ledger) -> None:
+        """As the producers without transactions would, that used the folder before."""
+        reached = ledger.read(reached_group(self._source, self._spool.incarnation))
+        if reached is not None:
+            last = record_before(self._spool, reached.offset)
+            judge_reached(reached, last, source=self._source, stored=self._spool.stored)
 
     def _claim(self, session: Session, found: Position) -> None:
         """Commit the position, and us as the owner, before anything is sent.

@@ -26,6 +26,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from gapless.client.formats import INCARNATION_BYTES, SEQUENCE_HEADER, Seal, sequence_header
 from gapless.client.producing.draining import Drain, DrainSettling
+from gapless.client.producing.guarding import Guard
 from gapless.client.producing.intake import now_ms
 from gapless.client.producing.lanes import DirectReceipt, Lane, Lanes, Runs
 from gapless.client.producing.limits import SizeLimit
@@ -100,8 +101,10 @@ class DirectSender:
         self._fallback: _Fallback | None = None
         if spool is not None:
             settling = DrainSettling(spool, self.poller)
+            # It may hold records of an `always` producer, who must know later how many were sent.
+            guard = Guard(spool, self.source, settings.connection()) if spool.has_own else None
             drain = Drain(
-                spool, self.source, self.poller, settings.backoff_ms / 1000, settling, self._drained
+                spool, self.source, self.poller, settings.backoff_ms / 1000, settling, self._drained, guard
             )
             self._fallback = _Fallback(spool, drain, settling)
         # What an earlier producer left in the spool goes first.
@@ -397,6 +400,8 @@ class DirectSender:
         lane.sealed = lane.acked
 
     def _chore(self) -> None:
+        if self._fallback is not None:
+            self._fallback.settling.tell_refused()  # the drain may be waiting for the cluster
         if self._failures or self.poller.fatal:
             self._handle_failures()
 
@@ -471,12 +476,12 @@ class _Fallback:
     def __init__(self, spool: Spool, drain: Drain, settling: DrainSettling) -> None:
         self.spool = spool
         self.drain = drain
-        self._settling = settling
+        self.settling = settling
 
     def store(self, lane: Lane, record: Spooled, on_delivery: OnDelivery | None) -> Receipt:
         """Put a record into the spool under its own identity."""
         _, incarnation, topic, partition, sequence, timestamp_ms, key, value, headers = record
-        return self._settling.receipt(
+        return self.settling.receipt(
             lane,
             lambda: self.spool.append(
                 topic,
@@ -510,7 +515,7 @@ class _Fallback:
         try:
             self.spool.close()
         finally:
-            self._settling.end(
+            self.settling.end(
                 LeftInSpool("the producer was closed before the record was sent: it is in the spool")
             )
         return left

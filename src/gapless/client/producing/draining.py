@@ -20,15 +20,18 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gapless.client.formats import SEQUENCE_HEADER, SOURCE_HEADER, sequence_header, source_header
 from gapless.client.producing.asking import refusal
+from gapless.client.producing.guarding import Guard
 from gapless.client.producing.polling import Poller, ProducedHeaders
 from gapless.client.producing.settling import Settling, SpooledReceipt
-from gapless.client.spool import Spool, Spooled, SpoolError
+from gapless.client.spool import Spool, Spooled, SpoolRestored
+from gapless.errors import GaplessError
 
 CHUNK_RECORDS = 5_000
 CHUNK_BYTES = 4 << 20
 _LOOK_S = 0.2
 _SERVE_S = 0.05
 _ROOM_S = 0.001
+_END_S = 0.5
 
 _logger = logging.getLogger("gapless.client")
 
@@ -69,7 +72,10 @@ class _Attempt:
 
 
 class Drain:
-    """A thread that drains a spool. `on_sent` is called on it after each chunk."""
+    """A thread that drains a spool. `on_sent` is called on it after each chunk.
+
+    If the guard refuses the folder, `on_refused` is called, and that is the end; without it, all waits.
+    """
 
     def __init__(
         self,
@@ -79,6 +85,8 @@ class Drain:
         backoff_s: float,
         settling: Settling,
         on_sent: Callable[[list[Spooled]], None],
+        guard: Guard | None = None,
+        on_refused: Callable[[SpoolRestored], None] | None = None,
     ) -> None:
         self.position = spool.sent
         """All below is in the cluster."""
@@ -89,6 +97,9 @@ class Drain:
         self._backoff_s = backoff_s
         self._settling = settling
         self._on_sent = on_sent
+        self._guard = guard
+        self._on_refused = on_refused
+        self._has_begun = threading.Event()
         self._made_by: dict[bytes, tuple[str, bytes]] = {}
         self._moved = threading.Condition()
         self._stopping = threading.Event()
@@ -97,11 +108,21 @@ class Drain:
     def start(self) -> None:
         self._thread.start()
 
+    def wait_begun(self, timeout_s: float) -> None:
+        """Until it is known whether the folder may be sent, or that this takes longer."""
+        self._has_begun.wait(timeout_s)
+
     def stop(self) -> None:
         """Leave the rest in the spool."""
         self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        if self._guard is not None:
+            self._guard.end()
+        give_up_at = time.monotonic() + _END_S
+        while self._thread.is_alive():
+            self._thread.join(_SERVE_S)
+            is_asking = self._guard is not None and self._guard.is_asking
+            if is_asking and time.monotonic() > give_up_at:
+                break  # it sends nothing any more, whatever the answer will be
 
     @property
     def left(self) -> int:
@@ -123,20 +144,44 @@ class Drain:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                if self._spool.wait_for(self.position, _LOOK_S):
-                    self._send_chunk()
-                self._settling.tell_refused()
-                self._settling.tell_sent()
-            except (SpoolError, OSError) as error:  # a disk that cannot be read may be well again
+                self._go_on()
+            except SpoolRestored as error:
+                self._complain(str(error))
+                self._refuse(error)
+            # A disk that cannot be read may be well again, and a cluster that is away come back.
+            except (GaplessError, OSError) as error:
                 self._complain(str(error))
                 self._stopping.wait(self._backoff_s)
+            self._has_begun.set()
+        if self._guard is not None:
+            self._guard.rest()
+
+    def _go_on(self) -> None:
+        if self._guard is not None:
+            self._guard.check()
+            self._has_begun.set()
+        if self._spool.wait_for(self.position, _LOOK_S):
+            self._send_chunk()
+        self._settling.tell_refused()
+        self._settling.tell_sent()
+
+    def _refuse(self, error: SpoolRestored) -> None:
+        if self._on_refused is None:
+            self._stopping.wait(_LOOK_S)
+        else:
+            self._stopping.set()
+            self._on_refused(error)
 
     def _send_chunk(self) -> None:
         records = self._spool.read(self.position, CHUNK_RECORDS, CHUNK_BYTES)
         if not records:
             return
+        if self._guard is not None:
+            self._guard.cover(records[-1].position + 1)
         to_send = records
         while to_send:
+            if self._stopping.is_set():
+                return
             attempt = self._attempt(to_send)
             if attempt is None:
                 return
@@ -214,6 +259,6 @@ class Drain:
         return self._made_by[incarnation]
 
     def _complain(self, problem: str) -> None:
-        if problem != self.problem:
+        if problem != self.problem and not self._stopping.is_set():
             self.problem = problem
             _logger.warning("the spool of %s waits at %s: %s", self._source, self.position, problem)

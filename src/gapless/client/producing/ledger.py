@@ -114,6 +114,12 @@ class Ledger:
                     raise
                 time.sleep(_RETRY_S)
 
+    def write(self, group: str, offset: int, metadata: str) -> None:
+        """Commit for a group, outside of a transaction."""
+        [done] = self._consumer(group).commit(offsets=[register(offset, metadata)], asynchronous=False)
+        if done.error is not None:
+            raise KafkaException(done.error)
+
     def group(self, name: str) -> object:
         """What librdkafka wants to be told about a group whose offsets a transaction commits."""
         if name not in self._groups:

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from gapless.client.producing.ledger import Committed
-from gapless.client.spool.errors import SpoolRestored
-from gapless.client.spool.records import Spooled
+from gapless.client.spool import NotKept, Spool, Spooled, SpoolRestored
 from gapless.errors import GaplessError
 
 NO_FINGERPRINT = "-"
@@ -94,6 +93,23 @@ def judge_fingerprint(position: Position, last_sent: Spooled | None, *, source: 
         return
     if fingerprint(last_sent) != position.fingerprint:
         raise restored(source, f"its record {last_sent.position} is not the one that was sent")
+
+
+def judge_reached(committed: Committed, last: Spooled | None, *, source: str, stored: int) -> None:
+    """Refuse a folder that lacks records which may have been sent. `last`: its last one of those, if kept."""
+    if committed.offset > stored:
+        raise restored(source, f"{committed.offset} records of it have been sent, the folder had {stored}")
+    judge_fingerprint(
+        Position(committed.offset, "", committed.metadata or NO_FINGERPRINT), last, source=source
+    )
+
+
+def record_before(spool: Spool, position: int) -> Spooled | None:
+    """The last record before a position; None if there is none any more."""
+    try:
+        return next(iter(spool.read(position - 1, 1)), None) if position > 0 else None
+    except NotKept:
+        return None
 
 
 def judge_owner(owner: Committed | None, *, source: str, mine: str, before: str | None) -> None:

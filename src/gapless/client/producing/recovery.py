@@ -23,10 +23,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from gapless.client.formats import LEDGER_TOPIC, Seal, UnreadableSeal, identity_of, position_group
 from gapless.client.logs import quiet_unless_told
 from gapless.client.producing.ledger import Ledger, connection_properties, register
-from gapless.client.producing.ownership import Position, fingerprint, new_instance, restored
+from gapless.client.producing.ownership import (
+    NO_FINGERPRINT,
+    Position,
+    fingerprint,
+    new_instance,
+    record_before,
+    restored,
+)
 from gapless.client.producing.session import Session
 from gapless.client.records import Headers
-from gapless.client.spool import NotKept, Spool
+from gapless.client.spool import Spool
 from gapless.errors import GaplessError, Unreachable
 
 StreamKey = tuple[bytes, str, int]
@@ -64,9 +71,9 @@ def recover(
         group = position_group(source, spool.incarnation)
         was = ledger.read(group)
         lasts = _last_in_topics(spool, source, properties, give_up_at)
-        for stream, last in _last_in_seals(spool, source, properties, give_up_at).items():
+        for stream, last in last_in_seals(spool, source, properties, give_up_at).items():
             lasts[stream] = max(last, lasts.get(stream, -1))
-        _refuse_old_copy(spool, source, lasts)
+        refuse_old_copy(spool, source, lasts, spool.stored)
         found = _position_behind(spool, lasts)
         position = max(found, spool.sent)
         session.begin()
@@ -97,8 +104,9 @@ def _position_behind(spool: Spool, lasts: Mapping[StreamKey, int]) -> int:
     return position
 
 
-def _refuse_old_copy(spool: Spool, source: str, lasts: Mapping[StreamKey, int]) -> None:
-    following = spool.sequences_at(spool.stored)
+def refuse_old_copy(spool: Spool, source: str, lasts: Mapping[StreamKey, int], stored: int) -> None:
+    """Raises SpoolRestored if more was found than the folder had when that much was stored."""
+    following = spool.sequences_at(stored)
     for stream, last in lasts.items():
         if stream[0] == spool.incarnation and last >= following.get(stream, 0):
             where = f"{stream[1]}-{stream[2]}"
@@ -108,10 +116,8 @@ def _refuse_old_copy(spool: Spool, source: str, lasts: Mapping[StreamKey, int]) 
 
 
 def _fingerprint_before(spool: Spool, position: int) -> str:
-    try:
-        return fingerprint(spool.read(position - 1, 1)[0]) if position > 0 else "-"
-    except NotKept:
-        return "-"
+    last = record_before(spool, position)
+    return NO_FINGERPRINT if last is None else fingerprint(last)
 
 
 # --------------------------------------------------------------------------------------- what topics tell
@@ -153,7 +159,7 @@ def _last_in_partition(reader: Consumer, stream: StreamKey, source: str, give_up
     return last
 
 
-def _last_in_seals(
+def last_in_seals(
     spool: Spool, source: str, properties: Mapping[str, Any], give_up_at: float
 ) -> dict[StreamKey, int]:
     """The newest sequence of each stream that seals promise, as far as there are any."""

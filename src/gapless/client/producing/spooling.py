@@ -3,13 +3,16 @@
 A record is accepted when it is in the spool; a thread sends from there with an idempotent producer. Crashes
 of the process and outages of the cluster cost nothing but time. A crash repeats what was acknowledged and not
 yet noted locally, with the same identities in the same partitions: readers that know them see each once.
+So no identity may ever be given twice: an old copy of the folder is refused (guarding.py).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from gapless.client.producing.draining import Drain, DrainSettling
+from gapless.client.producing.guarding import Guard
 from gapless.client.producing.intake import Intake
 from gapless.client.producing.partitions import Partitions
 from gapless.client.producing.polling import Poller
@@ -18,8 +21,13 @@ from gapless.client.producing.receipts import LeftInSpool, Receipt
 from gapless.client.producing.settings import Settings
 from gapless.client.producing.upkeep import Promised, Sealer, Upkeep, time_for_last_seal
 from gapless.client.records import Headers
-from gapless.client.spool import Spool
+from gapless.client.spool import Spool, SpoolFailed, SpoolRestored
 from gapless.errors import GaplessError, UsageError
+
+START_WAIT_S = 3.0
+"""How long a start waits to hear from the cluster whether the folder is an old copy."""
+
+_logger = logging.getLogger("gapless.client")
 
 
 class SpoolingSender:
@@ -31,6 +39,7 @@ class SpoolingSender:
         self.spool = spool
         self.incarnation = spool.incarnation
         self._stopped: GaplessError | None = None
+        self._is_closed = False
         self.poller = Poller(settings.librdkafka(), f"poll-{settings.source}", self._chore)
         self.partitions = Partitions(self.poller.count_partitions, settings.spool)
         self._settling = DrainSettling(spool, self.poller)
@@ -44,6 +53,8 @@ class SpoolingSender:
             settings.backoff_ms / 1000,
             self._settling,
             self._promised.note,
+            Guard(spool, settings.source, settings.connection()),
+            self._refuse_folder,
         )
         self._sealer = Sealer(self.poller, settings.connection())
         self._seals = settings.seal_every_s > 0
@@ -68,9 +79,16 @@ class SpoolingSender:
         return self._drain.left
 
     def start(self) -> None:
+        """Begin. Raises SpoolRestored if that can be told soon; while the cluster is away records wait."""
+        is_new = not self.spool.stored
         self.poller.start()
         self._drain.start()
         self._upkeep.start()
+        if not is_new:
+            self._drain.wait_begun(START_WAIT_S)
+        if self._stopped is not None:
+            self.close(0.0)
+            raise self._stopped
 
     def send(
         self,
@@ -111,14 +129,16 @@ class SpoolingSender:
 
     def close(self, timeout_s: float | None) -> int:
         self.refuse_in_callback("close()")
-        if self._stopped is not None:
+        if self._is_closed:
             return self._drain.left
-        self._stopped = UsageError("the producer is closed")
+        self._is_closed = True
+        refusal = self._stopped
+        self._stopped = self._stopped or UsageError("the producer is closed")
         self._upkeep.stop()
         unsent = self.flush(timeout_s)
         self._drain.stop()
         self.poller.purge(in_flight=True)
-        if self._seals:
+        if self._seals and refusal is None:
             seals = self._promised.take("close")
             self._sealer.write(seals, time_for_last_seal(timeout_s, unsent), last=True)
         left = self._drain.left
@@ -126,14 +146,28 @@ class SpoolingSender:
             self.spool.close()
         finally:
             self._settling.end(
-                LeftInSpool("the producer was closed before the record was sent: it is in the spool")
+                refusal
+                or LeftInSpool("the producer was closed before the record was sent: it is in the spool")
             )
             self.poller.stop()
         return left
 
+    def _refuse_folder(self, error: SpoolRestored) -> None:
+        """It is an old copy: what was taken into it since it was opened is told of."""
+        _logger.error("%s", error)
+        self._stopped = error
+        try:
+            self.spool.close()  # nobody must wait for room in it any more
+        except SpoolFailed as refused:
+            _logger.warning("%s", refused)
+        self._settling.tell_refused()
+        self._settling.end(error)
+
     def _chore(self) -> None:
+        self._settling.tell_refused()  # the drain may be waiting for the cluster
         if self.poller.fatal:
             self.poller.renew()  # what it had not confirmed, the drain sends again
 
     def _seal(self) -> None:
-        self._promised.put_back(self._sealer.write(self._promised.take("interval")))
+        if self._stopped is None:
+            self._promised.put_back(self._sealer.write(self._promised.take("interval")))

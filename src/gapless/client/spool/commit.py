@@ -219,6 +219,11 @@ class GroupCommit:
         """The position that the next record will get."""
         return self._pending.end
 
+    @property
+    def has_own(self) -> bool:
+        """Whether there was ever a record that the spool gave its sequence to."""
+        return bool(self._own)
+
     def next_sequence(self, topic: str, partition: int) -> int:
         """The sequence that the next record there will get."""
         stream = self._own.get((topic, partition))
