@@ -212,7 +212,7 @@ def test_a_function_that_raises_is_tried_again_then_stops_or_makes_a_dead_letter
     def function(record: Record) -> Output:
         calls[record.offset] += 1
         if record.offset == 7:
-            raise ValueError("no good")
+            raise ValueError("no good \udcff")
         return Output(out, record.value)
 
     options: dict[str, Any] = {"retries": 2, "backoff_ms": 1, "transaction_records": 5}
@@ -227,7 +227,7 @@ def test_a_function_that_raises_is_tried_again_then_stops_or_makes_a_dead_letter
     going_on.stop()
     assert copies(kafka, out) == [value for value in values(20) if value != values(20)[7]]
     [letter] = read_all(kafka, dead)
-    assert dict(letter.headers)[REASON_HEADER] == b"ValueError: no good"
+    assert dict(letter.headers)[REASON_HEADER] == b"ValueError: no good \\udcff"
     assert calls[7] == 6
 
 

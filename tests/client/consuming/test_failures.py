@@ -119,6 +119,19 @@ def test_a_dead_letter_has_the_reason_and_the_identity(
     assert origin_of(letter.headers) == (TopicPartition(topic, 0), 7)
 
 
+def test_a_reason_that_utf8_cannot_carry_is_escaped(embedded: Kafka) -> None:
+    topic, dead = written(embedded, 2), new_topic(embedded)
+
+    def handle(record: Record) -> None:
+        raise ValueError("bad: " + b"\xff".decode(errors="surrogateescape"))
+
+    consumer = consumer_of(embedded, topic, retries=0, on_failure=DeadLetters(dead))
+    stop_at_end(consumer)
+    consumer.run(handle)
+    reasons = [dict(letter.headers)[REASON_HEADER] for letter in read_all(embedded, dead)]
+    assert reasons == [b"ValueError: bad: \\udcff"] * 2
+
+
 def test_dead_letters_that_cannot_be_written_stop_and_never_skip(kafka: Kafka) -> None:
     topic = written(kafka, 20)
     letters = DeadLetters("no/such/topic")

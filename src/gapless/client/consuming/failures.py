@@ -82,7 +82,8 @@ def dead_letter_headers(
     kept: list[tuple[str, bytes | None]] = [
         (name, value) for name, value in record.headers if name not in about
     ]
-    return kept + [(name, value.encode()) for name, value in about.items()]
+    # An exception may quote what no UTF-8 can carry: it is written as an escape.
+    return kept + [(name, value.encode(errors="backslashreplace")) for name, value in about.items()]
 
 
 def origin_of(headers: Sequence[tuple[str, bytes | None]]) -> tuple[TopicPartition, int] | None:
