@@ -231,6 +231,31 @@ def test_a_function_that_raises_is_tried_again_then_stops_or_makes_a_dead_letter
     assert calls[7] == 6
 
 
+def test_a_stop_ends_retries_and_leaves_the_record_undone(kafka: Kafka) -> None:
+    topic, out, dead = new_topic(kafka), new_topic(kafka), new_topic(kafka)
+    write(kafka.bootstrap, topic, 20)
+    calls, is_well = Counter[int](), threading.Event()
+
+    def function(record: Record) -> Output:
+        calls[record.offset] += 1
+        if record.offset == 7 and not is_well.is_set():
+            raise ConnectionError("away for a moment")
+        return Output(out, record.value)
+
+    options: dict[str, Any] = {"backoff_ms": 20_000, "on_failure": DeadLetters(dead)}
+    stopped = Running(kafka, topic, function, **options)
+    wait_for(lambda: calls[7], "the function fails")
+    stopped.stop()
+    assert calls[7] == 1
+    assert copies(kafka, out) == values(7)
+    is_well.set()
+    successor = Running(kafka, topic, function, **options)
+    wait_for(lambda: successor.relay.relayed == 13, "the rest is relayed")
+    successor.stop()
+    assert copies(kafka, out) == values(20)
+    assert read_all(kafka, dead) == []
+
+
 def test_an_output_that_could_never_be_written_is_its_records_failure(embedded: Kafka) -> None:
     topic, out, dead = new_topic(embedded), new_topic(embedded), new_topic(embedded)
     impossible: list[Any] = [

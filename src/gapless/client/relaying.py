@@ -86,6 +86,10 @@ class RelayFailed(GaplessError):
     """A transaction failed again and again; the last reason is told."""
 
 
+class _Stopped(Exception):
+    """`stop` came before a record's last attempt: it is left undone."""
+
+
 def relay(
     bootstrap: str, *, group: str, topics: Sequence[str] | str, function: Function, **options: Any
 ) -> None:
@@ -242,7 +246,10 @@ class Relay:
     # One transaction
 
     def _fill(self, producer: Producer, taken: list[Record]) -> ProcessingFailed | None:
-        """Move records from pending to taken, with their outputs in the transaction, up to one that fails."""
+        """Move records from pending to taken, with their outputs in the transaction.
+
+        Up to one that fails for good, which is told, or that a stop leaves for the next relay.
+        """
         self._refusals.clear()
         until = time.monotonic() + self._transaction_s
         while self._pending and len(taken) < self._transaction_records:
@@ -250,6 +257,8 @@ class Relay:
                 outputs = self._outputs(self._pending[0])
             except ProcessingFailed as failed:
                 return failed
+            except _Stopped:
+                break
             taken.append(self._pending.popleft())
             for output in outputs:
                 self._produce(producer, output)
@@ -258,7 +267,7 @@ class Relay:
         return None
 
     def _outputs(self, record: Record) -> list[Output]:
-        """What the function gives; after its last failure a dead letter, or ProcessingFailed."""
+        """What the function gives; after its last failure a dead letter, or ProcessingFailed; or _Stopped."""
         attempts = 0
         while True:
             try:
@@ -268,7 +277,8 @@ class Relay:
                 if attempts > self._settings.retries:
                     return [self._dead_letter(record, error, attempts)]
             pause_s = self._settings.backoff_ms / 1000 * 2 ** (attempts - 1)
-            self._stopping.wait(pause_s)
+            if self._stopping.wait(pause_s):
+                raise _Stopped
 
     def _checked(self, output: Output) -> Output:
         """What could never be written is the record's failure: it must not stop the others for ever."""
