@@ -203,6 +203,29 @@ def test_a_key_that_cannot_be_made_is_the_records_failure(kit: Kit, opened: Open
     assert isinstance(failed.value.cause, IndexError)
 
 
+@pytest.mark.parametrize("key", ["text", 7, bytearray(b"array")])
+def test_a_key_that_is_not_bytes_is_refused_and_nothing_passes_for_done(
+    kit: Kit, opened: OpenStores, key: object
+) -> None:
+    is_right = False
+
+    def own_key(each: Record) -> Any:
+        return f"{each.offset}".encode() if is_right or each.offset < 2 else key
+
+    store = opened(kit.store(dedup_by=own_key))
+    store.take(FIRST)
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"gave .* for orders-0 offset 2: return bytes .* or None"):
+            store.apply(FIRST, [record(0), record(1), record(2)], kit.handler)
+    with pytest.raises(UsageError, match="return bytes"):
+        store.skip(FIRST, record(2))
+    is_right = True
+    successor = opened(kit.store(dedup_by=own_key))
+    successor.take(FIRST)
+    successor.apply(FIRST, [record(offset) for offset in range(4)], kit.handler)
+    assert kit.effects() == bodies(range(4))
+
+
 def test_settings_that_cannot_be_are_refused(kit: Kit) -> None:
     with pytest.raises(UsageError, match="dedup_by='key' is unknown"):
         kit.store(dedup_by="key")

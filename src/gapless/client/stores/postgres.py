@@ -27,11 +27,11 @@ except ImportError as missing:
     raise _UsageError("PostgresStore needs psycopg: run: pip install 'gapless[postgres]'") from missing
 
 from gapless.client.durations import seconds
+from gapless.client.stores.keys import DedupBy
 from gapless.client.stores.port import StoreUnavailable
 from gapless.client.stores.schema import Statements, table_definitions
 from gapless.client.stores.transactional import (
     CommitRefused,
-    DedupBy,
     HandlerEndsTransaction,
     Retry,
     TransactionalStore,
@@ -83,7 +83,7 @@ class PostgresStore(TransactionalStore):
 
     - `dsn`: a connection string or URL, as libpq takes it. It can set timeouts, TLS or the isolation level.
     - `lock_timeout_s`: how long `take` waits for a transaction of the partition's earlier owner.
-    - `dedup_by`: what makes two records the same: `"identity"`, or a function that gives bytes.
+    - `dedup_by`: what makes two records the same: `"identity"`, or a function that returns bytes, or None.
     - `forget_after`: delete marks of sources, or keys, that were not seen for so long (None: never).
     """
 

@@ -29,6 +29,7 @@ except ImportError as missing:
 
 from gapless.client.durations import seconds
 from gapless.client.records import Record, TopicPartition
+from gapless.client.stores.keys import DedupBy, check_dedup_by, key_of
 from gapless.client.stores.port import (
     Applied,
     BeforeCommit,
@@ -38,7 +39,6 @@ from gapless.client.stores.port import (
     StoreUnavailable,
 )
 from gapless.client.stores.redis_scripts import ABANDON, STEP, TAKE
-from gapless.client.stores.transactional import DedupBy, check_dedup_by
 from gapless.errors import GaplessError, UsageError
 
 InDoubt = Literal["redo", "skip", "stop"]
@@ -86,8 +86,8 @@ class RedisStore:
       is delivered again later than this is handled again.
     - `in_doubt`: `"redo"`, `"skip"` or `"stop"` for a record that somebody dead left in progress.
     - `lease`: after so long without a word, who began a record counts as dead. Longer than any handler.
-    - `dedup_by`: what makes two records the same: `"identity"`, or a function that gives bytes (one key in
-      Redis for each).
+    - `dedup_by`: what makes two records the same: `"identity"`, or a function that returns bytes, or None
+      (one key in Redis for each).
     """
 
     keeps_offsets = False
@@ -113,7 +113,7 @@ class RedisStore:
         except (ValueError, AttributeError) as error:  # the latter for what is no text
             raise UsageError(f"the url of RedisStore cannot be read: {error}") from error
         self._in_doubt = in_doubt
-        self._key_of = None if isinstance(dedup_by, str) else dedup_by
+        self._dedup_by = None if isinstance(dedup_by, str) else dedup_by
         self._take_script = self._client.register_script(TAKE)
         self._step_script = self._client.register_script(STEP)
         self._abandon_script = self._client.register_script(ABANDON)
@@ -160,8 +160,11 @@ class RedisStore:
                 is_new = record.offset >= owned.next_offset and self._begin(partition, owned, record)
                 if is_new:
                     self._handle(partition, owned, handler, record)
-            except HandlerFailed as failed:
-                raise HandlerFailed(failed.record, failed.cause, Applied(handled, repeated)) from failed.cause
+            except (HandlerFailed, UsageError) as error:
+                self._finish(partition, owned)  # without a key, no step has marked the record before
+                if isinstance(error, UsageError):
+                    raise
+                raise HandlerFailed(error.record, error.cause, Applied(handled, repeated)) from error.cause
             if is_new:
                 owned.finished = record
             owned.next_offset = max(owned.next_offset, record.offset + 1)
@@ -300,11 +303,8 @@ class RedisStore:
         """The key of the intervals and the number in them, or the record's own key; empty where none."""
         if record is None:
             return "", "", ""
-        if self._key_of is not None:
-            try:
-                key = self._key_of(record)
-            except Exception as error:
-                raise HandlerFailed(record, error) from error
+        if self._dedup_by is not None:
+            key = key_of(self._dedup_by, record)
             return "", "", b"" if key is None else self._seen_prefix + key
         identity = record.identity
         if identity is None or identity.sequence > MAX_SEQUENCE:

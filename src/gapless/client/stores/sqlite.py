@@ -21,11 +21,11 @@ from types import TracebackType
 from typing import Any, Literal, Never
 
 from gapless.client.durations import seconds
+from gapless.client.stores.keys import DedupBy
 from gapless.client.stores.port import StoreUnavailable
 from gapless.client.stores.schema import Statements, table_definitions
 from gapless.client.stores.transactional import (
     CommitRefused,
-    DedupBy,
     HandlerEndsTransaction,
     TransactionalStore,
 )
@@ -98,7 +98,7 @@ class SqliteStore(TransactionalStore):
     """Effects once, in an SQLite file. The handler's second argument is the open `sqlite3.Connection`.
 
     - `busy_timeout_s`: how long to wait for another process that writes to the file.
-    - `dedup_by`: what makes two records the same: `"identity"`, or a function that gives bytes.
+    - `dedup_by`: what makes two records the same: `"identity"`, or a function that returns bytes, or None.
     - `forget_after`: delete marks of sources, or keys, that were not seen for so long (None: never).
     """
 

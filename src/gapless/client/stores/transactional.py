@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from gapless.client.durations import seconds
 from gapless.client.records import Record, TopicPartition
+from gapless.client.stores.keys import DedupBy, check_dedup_by, key_of
 from gapless.client.stores.port import (
     Applied,
     BeforeCommit,
@@ -35,15 +36,7 @@ from gapless.errors import UsageError
 MAX_ATTEMPTS = 10
 FORGET_EVERY_S = 60.0
 
-DedupBy = Callable[[Record], bytes | None]
-"""What makes two records the same; None for a record that only its offset tells apart."""
-
 Result = TypeVar("Result")
-
-
-def check_dedup_by(dedup_by: object) -> None:
-    if dedup_by != "identity" and not callable(dedup_by):
-        raise UsageError(f"dedup_by={dedup_by!r} is unknown: give 'identity' or a function of the record")
 
 
 class Retry(Exception):
@@ -89,7 +82,7 @@ class TransactionalStore(ABC):
         forget_after_s = None if forget_after is None else seconds(forget_after)
         if forget_after_s is not None and forget_after_s <= 0:
             raise UsageError(f"forget_after={forget_after} would forget at once: give a longer time")
-        self._key_of = None if isinstance(dedup_by, str) else dedup_by
+        self._dedup_by = None if isinstance(dedup_by, str) else dedup_by
         self._forget_after_s = forget_after_s
         self._forgot_at = 0.0
         self._group: str | None = None
@@ -230,15 +223,12 @@ class TransactionalStore(ABC):
     def _select(self, transaction: Any, progress: Progress, records: Sequence[Record]) -> list[Record]:
         """Those that are to be handled; they are noted as pending."""
         new = progress.advance_all(records)
-        if self._key_of is None:
+        if self._dedup_by is None:
             return new
         keys: dict[bytes, Record] = {}
         chosen: list[Record] = []
         for record in new:
-            try:
-                key = self._key_of(record)
-            except Exception as error:  # the user's function, like the handler
-                raise HandlerFailed(record, error) from error
+            key = key_of(self._dedup_by, record)
             if key is None:
                 chosen.append(record)
             elif key not in keys:
@@ -296,7 +286,7 @@ class TransactionalStore(ABC):
     def _read_progress(
         self, transaction: Any, key: tuple[str, str, int], next_offset: int | None
     ) -> Progress:
-        if self._key_of is not None:
+        if self._dedup_by is not None:
             return Progress(next_offset, by_identity=False)
         rows = transaction.execute(self.statements.marks, key).fetchall()
         marks = [Mark(source, bytes(incarnation), first, last) for source, incarnation, first, last in rows]
@@ -324,14 +314,14 @@ class TransactionalStore(ABC):
             return
         before = int(time.time() - self._forget_after_s)
         self._forgot_at = time.monotonic()
-        if self._key_of is None:
+        if self._dedup_by is None:
             transaction.execute(self.statements.forget_marks, (*key, *key, before))
         else:
             transaction.execute(self.statements.forget_seen, (key[0], before))
 
     def _should_forget(self) -> bool:
         """Keys come with every record, so they are cleared out while we work; marks only when we begin."""
-        if self._forget_after_s is None or self._key_of is None:
+        if self._forget_after_s is None or self._dedup_by is None:
             return False
         return time.monotonic() - self._forgot_at > max(FORGET_EVERY_S, self._forget_after_s / 10)
 
