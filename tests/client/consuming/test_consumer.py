@@ -7,12 +7,14 @@ import signal
 import threading
 import time
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gapless.client.consuming.consumer import Consumer
 from gapless.client.records import Record, TopicPartition
+from gapless.client.stores.sqlite import SqliteStore
 from gapless.errors import Unreachable, UsageError
 from tests.client.conftest import Kafka, new_topic, wait_for
 from tests.client.consuming.helpers import handled, of_each_partition, values, write
@@ -168,6 +170,23 @@ def test_a_cluster_that_is_not_there_is_told() -> None:
     consumer = Consumer("127.0.0.1:1", group="g", topics="t", connect_timeout_s=1)
     with pytest.raises(Unreachable, match=r"no broker answers at 127\.0\.0\.1:1"):
         consumer.run(print)
+
+
+def test_a_store_in_use_is_refused_to_another_group(embedded: Kafka, tmp_path: Path) -> None:
+    topic, store = written(embedded, 5), SqliteStore(tmp_path / "store.db")
+    with pytest.raises(UsageError, match="is a pattern"):
+        consumer_of(embedded, "^ord(", store=store, group="never began").run(print)
+    seen = []
+
+    def handle(record: Record) -> None:
+        seen.append(record.offset)
+        with pytest.raises(UsageError, match="is open for group"):
+            consumer_of(embedded, topic, store=store, group=f"other-{topic}").run(print)
+
+    consumer = consumer_of(embedded, topic, store=store)
+    handled(consumer, handle)
+    assert seen == list(range(5))
+    assert consumer.counters.handled == 5
 
 
 def test_an_outage_is_waited_out_and_nothing_is_lost(embedded: Kafka) -> None:

@@ -11,7 +11,7 @@ from gapless.client.records import Record
 from gapless.client.stores.port import Applied, HandlerFailed, PartitionTaken
 from gapless.errors import UsageError
 from tests.client.stores.conftest import OpenStores
-from tests.client.stores.kits import FIRST, SECOND, Kit, record, records
+from tests.client.stores.kits import FIRST, GROUP, SECOND, Kit, record, records
 
 
 def bodies(sequences: range | list[int], source: str = "shop") -> list[bytes]:
@@ -154,6 +154,29 @@ def test_a_store_that_is_not_open_says_so(kit: Kit) -> None:
     with pytest.raises(UsageError, match="not open"):
         store.take(FIRST)
     store.close()
+
+
+def test_a_store_serves_one_group_at_a_time(kit: Kit, opened: OpenStores) -> None:
+    store = opened(kit.store())
+    store.take(FIRST)
+    with pytest.raises(UsageError, match=r"open for group 'billing', and group 'shipping' .* of its own"):
+        store.open("shipping")
+    assert store.apply(FIRST, records(range(3)), kit.handler) == Applied(3, 0)
+    store.close()
+    store.open("shipping")
+    store.take(FIRST)
+    assert store.apply(FIRST, records(range(4)), kit.handler) == Applied(4, 0)
+
+
+def test_members_of_a_group_may_share_a_store(kit: Kit, opened: OpenStores) -> None:
+    """Who closes it first takes nothing from the others."""
+    store = opened(kit.store())
+    store.open(GROUP)
+    store.take(FIRST)
+    store.take(SECOND)
+    store.release(SECOND)
+    store.close()
+    assert store.apply(FIRST, records(range(3)), kit.handler) == Applied(3, 0)
 
 
 def test_partitions_are_worked_on_in_parallel(kit: Kit, opened: OpenStores) -> None:

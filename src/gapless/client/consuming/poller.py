@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
@@ -102,9 +103,11 @@ class Poller:
         self._consumer = new_consumer(
             {**self._settings.properties, "error_cb": self._on_error, "on_commit": self._on_commit}
         )
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._close_consumer)
             check_topics(self._consumer, self._settings.topics, self._settings, lambda: self._last_error)
             self._store.open(self._settings.group or "")
+            undo.callback(self._store.close)
             if self._settings.topics:
                 subscribe(
                     self._consumer,
@@ -113,11 +116,13 @@ class Poller:
                     on_revoke=self._on_revoke,
                     on_lost=self._on_lost,
                 )
-        except BaseException:
+            undo.pop_all()
+        self._thread.start()
+
+    def _close_consumer(self) -> None:
+        if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
-            raise
-        self._thread.start()
 
     def fail(self, error: BaseException) -> None:
         """Stop, for this reason; the first one counts."""
@@ -488,12 +493,10 @@ class Poller:
 
     def _leave(self) -> None:
         """Finish what is being handled, commit, leave the group."""
-        consumer = self.consumer
         try:
             self._hand_over(
                 [holding.partition for holding in self._backlog.holdings()], self._settings.close_timeout_s
             )
         finally:
-            consumer.close()
-            self._consumer = None
+            self._close_consumer()
             self._store.close()

@@ -63,7 +63,10 @@ class Store(Protocol):
         ...
 
     def open(self, group: str) -> None:
-        """Connect, and make what is missing. Raises StoreUnavailable or UsageError with what to do."""
+        """Connect, and make what is missing. Raises StoreUnavailable or UsageError with what to do.
+
+        Consumers of one group may share a store, each opening and closing it; another group is refused.
+        """
         ...
 
     def take(self, partition: TopicPartition) -> int | None:
@@ -94,4 +97,6 @@ class Store(Protocol):
         """The partition is no longer ours; forget what is cached."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """What `open` began ends, with the last who has it open."""
+        ...

@@ -107,12 +107,11 @@ class PostgresStore(TransactionalStore):
         self._idle: list[_Connection] = []
         self._closed = False
 
-    def close(self) -> None:
+    def _disconnect(self) -> None:
         with self._lock:
             idle, self._idle, self._closed = self._idle, [], True
         for connection in idle:
             connection.close()
-        self._owned.clear()
 
     def _prepare(self) -> None:
         self._closed = False

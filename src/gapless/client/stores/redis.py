@@ -30,6 +30,7 @@ except ImportError as missing:
 from gapless.client.durations import seconds
 from gapless.client.records import Record, TopicPartition
 from gapless.client.stores.keys import DedupBy, check_dedup_by, key_of
+from gapless.client.stores.openings import Openings
 from gapless.client.stores.port import (
     Applied,
     BeforeCommit,
@@ -117,6 +118,7 @@ class RedisStore:
         self._take_script = self._client.register_script(TAKE)
         self._step_script = self._client.register_script(STEP)
         self._abandon_script = self._client.register_script(ABANDON)
+        self._openings = Openings()
         self._group: str | None = None
         self._seen_prefix = b""
         self._owned: dict[TopicPartition, _Owned] = {}
@@ -124,7 +126,15 @@ class RedisStore:
     # The port.
 
     def open(self, group: str) -> None:
+        self._openings.enter(group)
         self._group = group
+        try:
+            self._prepare(group)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, group: str) -> None:
         # With its length: a key may hold any bytes, and must not pass for one of another group.
         self._seen_prefix = f"gapless:seen:{len(group)}:{group}:".encode()
         info = self._asked(self._client.info)
@@ -185,6 +195,9 @@ class RedisStore:
         self._owned.pop(partition, None)
 
     def close(self) -> None:
+        self._openings.leave(self._end)
+
+    def _end(self) -> None:
         self._owned.clear()
         self._client.close()
 

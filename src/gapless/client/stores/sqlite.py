@@ -123,10 +123,9 @@ class SqliteStore(TransactionalStore):
         self._lock = threading.Lock()  # one connection, as the file takes one writer anyway
         self._connection: _Connection | None = None
 
-    def close(self) -> None:
+    def _disconnect(self) -> None:
         with self._lock:
-            self._disconnect()
-        self._owned.clear()
+            self._drop_connection()
 
     def _prepare(self) -> None:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
@@ -164,7 +163,7 @@ class SqliteStore(TransactionalStore):
             self._connection = connection
         return self._connection
 
-    def _disconnect(self) -> None:
+    def _drop_connection(self) -> None:
         if self._connection is not None:
             self._connection.handling = False
             self._connection.close()
@@ -190,7 +189,7 @@ class SqliteStore(TransactionalStore):
             except sqlite3.IntegrityError as error:
                 raise CommitRefused(error) from error
             except sqlite3.Error as error:
-                self._disconnect()
+                self._drop_connection()
                 raise StoreUnavailable(self._explained(error)) from error
 
     _is_open = staticmethod(attrgetter("in_transaction"))

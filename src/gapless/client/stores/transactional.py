@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from gapless.client.durations import seconds
 from gapless.client.records import Record, TopicPartition
 from gapless.client.stores.keys import DedupBy, check_dedup_by, key_of
+from gapless.client.stores.openings import Openings
 from gapless.client.stores.port import (
     Applied,
     BeforeCommit,
@@ -85,6 +86,7 @@ class TransactionalStore(ABC):
         self._dedup_by = None if isinstance(dedup_by, str) else dedup_by
         self._forget_after_s = forget_after_s
         self._forgot_at = 0.0
+        self._openings = Openings()
         self._group: str | None = None
         self._owned: dict[TopicPartition, _Owned] = {}
 
@@ -95,7 +97,7 @@ class TransactionalStore(ABC):
         """Connect and make the tables; UsageError or StoreUnavailable with what to do."""
 
     @abstractmethod
-    def close(self) -> None:
+    def _disconnect(self) -> None:
         """Close what is open; open(group) may follow."""
 
     @abstractmethod
@@ -135,12 +137,20 @@ class TransactionalStore(ABC):
     # The port.
 
     def open(self, group: str) -> None:
+        self._openings.enter(group)
         self._group = group
         try:
             self._prepare()
         except BaseException:
             self.close()
             raise
+
+    def close(self) -> None:
+        self._openings.leave(self._end)
+
+    def _end(self) -> None:
+        self._disconnect()
+        self._owned.clear()
 
     def take(self, partition: TopicPartition) -> int | None:
         """The partition is ours from now on; earlier owners can no longer write."""
