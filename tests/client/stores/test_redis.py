@@ -26,9 +26,9 @@ def cut_off(_record: Record, _transaction: Any) -> None:
     raise CutOff
 
 
-def left_in_doubt(kit: RedisKit, opened: OpenStores) -> None:
+def left_in_doubt(kit: RedisKit, opened: OpenStores, **options: Any) -> None:
     """Records 0 and 1 are done; 2 was begun, and whoever did it is gone."""
-    store = opened(kit.store())
+    store = opened(kit.store(**options))
     store.take(FIRST)
     store.apply(FIRST, records(range(2)), kit.handler)
     with pytest.raises(CutOff):
@@ -47,6 +47,44 @@ def test_a_record_in_doubt_is_treated_as_chosen(
     assert store.apply(FIRST, records(range(4)), redis_kit.handler) == applied
     assert store.apply(FIRST, records(range(4)), redis_kit.handler) == Applied(0, 4)
     assert redis_kit.marks() == [(0, 3)]
+
+
+@pytest.mark.parametrize(
+    ("in_doubt", "applied"), [("redo", Applied(2, 2)), ("skip", Applied(1, 3))], ids=["redo", "skip"]
+)
+def test_a_record_in_doubt_does_not_keep_its_key(
+    redis_kit: RedisKit, opened: OpenStores, in_doubt: str, applied: Applied
+) -> None:
+    options: dict[str, Any] = {"dedup_by": lambda each: each.value, "lease": 60}
+    left_in_doubt(redis_kit, opened, **options)
+    store = opened(redis_kit.store(in_doubt=in_doubt, **options))
+    store.take(FIRST)
+    begun = time.monotonic()
+    assert store.apply(FIRST, records(range(4)), redis_kit.handler) == applied
+    assert time.monotonic() - begun < 5
+    assert store.apply(FIRST, records([2, 4], at=4), redis_kit.handler) == Applied(1, 1)
+
+
+def test_a_record_is_skipped_though_the_answer_to_its_beginning_was_lost(
+    redis_kit: RedisKit, opened: OpenStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_in_doubt(redis_kit, opened)
+    store: Any = opened(redis_kit.store(in_doubt="skip"))
+    store.take(FIRST)
+    step, lost = store._step, list[Any]()
+
+    def loses_an_answer(*given: Any, force: bool = False) -> Any:
+        answer = step(*given, force=force)
+        if force and not lost:
+            lost.append(answer)
+            raise StoreUnavailable("Redis: no answer")
+        return answer
+
+    monkeypatch.setattr(store, "_step", loses_an_answer)
+    with pytest.raises(StoreUnavailable):
+        store.apply(FIRST, records(range(4)), redis_kit.handler)
+    assert lost
+    assert store.apply(FIRST, records(range(4)), redis_kit.handler) == Applied(1, 3)
 
 
 def test_a_record_in_doubt_stops_who_wants_to_look(redis_kit: RedisKit, opened: OpenStores) -> None:
@@ -113,8 +151,10 @@ def test_who_outlives_its_lease_cannot_mark_any_more(redis_kit: RedisKit, opened
     assert redis_kit.marks() == [(0, 0)]
 
 
-def test_a_handler_that_fails_leaves_no_doubt(redis_kit: RedisKit, opened: OpenStores) -> None:
-    store = opened(redis_kit.store(in_doubt="stop"))
+@pytest.mark.parametrize("dedup_by", ["identity", lambda each: each.value], ids=["identity", "key"])
+def test_a_handler_that_fails_leaves_no_doubt(redis_kit: RedisKit, opened: OpenStores, dedup_by: Any) -> None:
+    options: dict[str, Any] = {"dedup_by": dedup_by, "lease": 60}
+    store = opened(redis_kit.store(in_doubt="stop", **options))
     store.take(FIRST)
 
     def fails(_record: Record, _transaction: Any) -> None:
@@ -122,9 +162,11 @@ def test_a_handler_that_fails_leaves_no_doubt(redis_kit: RedisKit, opened: OpenS
 
     with pytest.raises(HandlerFailed):
         store.apply(FIRST, records(range(2)), fails)
-    another = opened(redis_kit.store(in_doubt="stop"))
+    another = opened(redis_kit.store(in_doubt="stop", **options))
     another.take(FIRST)
+    begun = time.monotonic()
     assert another.apply(FIRST, records(range(2)), redis_kit.handler) == Applied(2, 0)
+    assert time.monotonic() - begun < 5
 
 
 def test_marks_expire_when_nothing_new_came_for_so_long(redis_kit: RedisKit, opened: OpenStores) -> None:

@@ -60,15 +60,16 @@ class _Owned:
     """A partition that is ours, under a token of its own.
 
     `next_offset` is how far we are, `confirmed` how far Redis has said that it knows; between them lies at
-    most the record that is `finished` here.
+    most the record that is `finished` here. The record at `in_doubt` somebody else had begun.
     """
 
-    __slots__ = ("asked_at", "confirmed", "finished", "next_offset", "token")
+    __slots__ = ("asked_at", "confirmed", "finished", "in_doubt", "next_offset", "token")
 
     def __init__(self, token: str, next_offset: int) -> None:
         self.token = token
         self.next_offset = self.confirmed = next_offset
         self.finished: Record | None = None
+        self.in_doubt: int | None = None
         self.asked_at = time.monotonic()
 
 
@@ -205,44 +206,48 @@ class RedisStore:
 
     def _begin(self, partition: TopicPartition, owned: _Owned, record: Record) -> bool:
         """Whether the record is to be handled. It is in progress then; the one before it is done."""
-        force = False
         while True:
-            step = self._step(partition, owned, record, force=force)
+            # Also when asked again after an answer was lost: to Redis it is ours then, and in doubt no more.
+            was_in_doubt = owned.in_doubt == record.offset
+            step = self._step(partition, owned, record, force=was_in_doubt)
             if step.begun == "busy":
                 time.sleep(min(step.wait_ms / 1000, _LONGEST_WAIT_S))
-            elif step.begun != "doubt":
-                return step.begun == "new"
-            elif self._in_doubt == "stop":
-                raise RecordInDoubt(
-                    f"{partition} offset {record.offset} was begun by somebody who is gone, and may be done:"
-                    " look, then go on with in_doubt='redo' or in_doubt='skip'"
-                )
+            elif step.begun == "doubt":
+                self._check_may_go_on(partition, record)
+                owned.in_doubt = record.offset
+            elif step.begun == "new" and was_in_doubt and self._in_doubt == "skip":
+                owned.finished = record
+                return False
             else:
-                force = True
-                if self._in_doubt == "skip":
-                    self._step(partition, owned, record, force=True)
-                    owned.finished = record
-                    return False
+                return step.begun == "new"
+
+    def _check_may_go_on(self, partition: TopicPartition, in_doubt: Record) -> None:
+        if self._in_doubt == "stop":
+            raise RecordInDoubt(
+                f"{partition} offset {in_doubt.offset} was begun by somebody who is gone, and may be done:"
+                " look, then go on with in_doubt='redo' or in_doubt='skip'"
+            )
 
     def _handle(self, partition: TopicPartition, owned: _Owned, handler: Handler, record: Record) -> None:
         try:
             handler(record, None)
         except Exception as error:
-            self._abandon(partition, owned, forget=True)
+            self._abandon(partition, owned, record)
             raise HandlerFailed(record, error) from error
         except BaseException:
             with contextlib.suppress(StoreUnavailable):  # then it is in doubt when the lease is over
-                self._abandon(partition, owned, forget=False)
+                self._abandon(partition, owned, None)
             raise
 
     def _finish(self, partition: TopicPartition, owned: _Owned) -> None:
         if owned.finished is not None:
             self._step(partition, owned, None)
 
-    def _abandon(self, partition: TopicPartition, owned: _Owned, *, forget: bool) -> None:
+    def _abandon(self, partition: TopicPartition, owned: _Owned, failed: Record | None) -> None:
         """The record in progress failed and is as before; or it was cut off, and is in doubt at once."""
-        key = self._partition_key(partition)
-        self._asked(lambda: self._abandon_script(keys=[key], args=[owned.token, int(forget)]))
+        _marks, _sequence, seen = self._marks_of(partition, failed)
+        keys = [self._partition_key(partition), seen]
+        self._asked(lambda: self._abandon_script(keys=keys, args=[owned.token, int(failed is not None)]))
 
     def _ask_for(self, partition: TopicPartition, token: str) -> int:
         key = self._partition_key(partition)

@@ -15,10 +15,13 @@ return redis.call('HGET', partition, 'next') or '0'
 """Whoever takes a partition has it; an earlier owner may still finish the record that it is at."""
 
 ABANDON = """
-local partition, owner, forget = KEYS[1], ARGV[1], ARGV[2]
+local partition, seen, owner, forget = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 if redis.call('HGET', partition, 'doing_owner') == owner then
     if forget == '1' then
         redis.call('HDEL', partition, 'doing', 'doing_owner', 'doing_until')
+        if seen ~= '' and redis.call('GET', seen) == owner .. '@' .. partition then
+            redis.call('DEL', seen)
+        end
     else
         redis.call('HSET', partition, 'doing_until', '0')
     end
@@ -93,8 +96,12 @@ if (marks ~= '' and is_marked(marks, sequence)) or earlier == 'done' then
     advance(begin)
     return {'', 'repeated', 0}
 end
+-- A record in doubt that we were told to begin: whoever had it is gone, and has its key no more.
 local by_us = owner .. '@' .. partition
-if earlier and earlier ~= by_us then return {'', 'busy', redis.call('PTTL', seen)} end
+local by_who_is_gone = doing == begin and doing_owner ~= owner and doing_owner .. '@' .. partition
+if earlier and earlier ~= by_us and earlier ~= by_who_is_gone then
+    return {'', 'busy', redis.call('PTTL', seen)}
+end
 if seen ~= '' then redis.call('SET', seen, by_us, 'PX', lease_ms) end
 redis.call('HSET', partition, 'doing', text(begin), 'doing_owner', owner, 'doing_until', text(now + lease_ms))
 redis.call('PEXPIRE', partition, expire_ms)
