@@ -167,7 +167,9 @@ def test_with_a_store_every_effect_happens_once_through_rebalances(kafka: Kafka,
     assert sorted(effects_of(path)) == expected
 
 
-def test_who_was_overtaken_in_the_store_goes_on_from_there(kafka: Kafka, tmp_path: Path) -> None:
+def test_who_was_overtaken_in_the_store_goes_on_from_there(
+    kafka: Kafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Another consumer used the same store for the same partition; who is turned away goes on behind it."""
     path = tmp_path / "effects.db"
     make_table(str(path))
@@ -190,3 +192,4 @@ def test_who_was_overtaken_in_the_store_goes_on_from_there(kafka: Kafka, tmp_pat
     member.stop()
     other.close()
     assert effects_of(path) == [(topic, 0, offset, f"{offset:06d}") for offset in range(60)]
+    assert caplog.text.count("has taken") == 1

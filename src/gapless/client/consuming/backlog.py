@@ -177,15 +177,20 @@ class Backlog:
         """They are no longer ours: what waits is forgotten, nothing of it begins."""
         with self._lock:
             found = [self._holdings.pop(each) for each in partitions if each in self._holdings]
-            for holding in found:
-                holding.gone = True
-                holding.queued_records = holding.queued_bytes = 0
-                for lane in holding.lanes:
-                    lane.queue.clear()
-            self._ready = deque(lane for lane in self._ready if not lane.holding.gone)
+            self._forget(found)
             self._leaving += [holding for holding in found if holding.busy]
-            self._has_changed.notify_all()
         return found
+
+    def _forget(self, holdings: Sequence[Holding]) -> None:
+        """Nothing of them begins any more. The lock is held."""
+        for holding in holdings:
+            holding.gone = True
+            holding.queued_records = holding.queued_bytes = 0
+            for lane in holding.lanes:
+                lane.queue.clear()
+        self._ready = deque(lane for lane in self._ready if not lane.holding.gone)
+        self._awaited = [holding for holding in self._awaited if not holding.gone]
+        self._has_changed.notify_all()
 
     def wait_until_idle(self, holdings: Sequence[Holding], timeout_s: float) -> bool:
         """Whether nobody works on any of them any more."""
@@ -321,6 +326,17 @@ class Backlog:
             self._awaited = [each for each in self._awaited if not self._is_half_empty(each)]
             if not self._awaited:
                 self._has_changed.notify_all()
+
+    def give_up(self, holding: Holding) -> bool:
+        """Another consumer has gone on with it: nothing more of it begins, until the poller begins it anew.
+
+        False if it was gone already.
+        """
+        with self._lock:
+            if holding.gone:
+                return False
+            self._forget([holding])
+        return True
 
     def progress(self, work: Work) -> None:
         """One record more is done, of work that goes on."""

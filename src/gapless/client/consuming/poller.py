@@ -175,7 +175,12 @@ class Poller:
 
     def taken(self, holding: Holding) -> None:
         """Another consumer has gone on with it: begin anew from what the store then says, if it is ours."""
-        self._commands.put(lambda: self._begin_anew(holding.partition, None, _RETAKE_AFTER_S))
+
+        def begin_anew() -> None:
+            if self._backlog.get(holding.partition) is holding:  # else it has begun anew for another reason
+                self._begin_anew(holding.partition, None, _RETAKE_AFTER_S)
+
+        self._commands.put(begin_anew)
 
     # The thread
 

@@ -124,8 +124,10 @@ class Processing:
         except _Abandoned:
             pass
         except PartitionTaken as taken:
-            _log.warning("%s: %s", work.holding.partition, taken)
-            self._taken(work.holding)
+            # Before the lane is given back: the next worker would only learn the same.
+            if self._backlog.give_up(work.holding):
+                _log.warning("%s: %s", work.holding.partition, taken)
+                self._taken(work.holding)
         except BaseException:
             self._uncommit(work)
             raise
