@@ -98,6 +98,21 @@ def test_commits_of_ones_own_are_where_the_next_begins(kafka: Kafka) -> None:
         assert consumer.lag() == {zero: 0}
 
 
+def test_committing_in_an_iteration_takes_none_of_what_comes(kafka: Kafka) -> None:
+    """What was handed out is committed, and nothing behind it."""
+    topic = written(kafka, 40)
+    zero, seen = TopicPartition(topic, 0), list[bytes | None]()
+    with consumer_of(kafka, topic) as consumer:
+        for record in consumer:
+            seen.append(record.value)
+            consumer.commit()
+            assert consumer.committed() == {zero: len(seen)}
+            if len(seen) == 40:
+                break
+    assert seen == values(40)
+    assert consumer.counters.handled == 40
+
+
 @pytest.mark.parametrize("with_store", [False, True], ids=["no-store", "sqlite"])
 def test_rewinding_delivers_again_unless_a_store_remembers(
     kafka: Kafka, tmp_path: Path, with_store: bool

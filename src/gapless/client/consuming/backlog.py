@@ -84,7 +84,7 @@ class Holding:
 class Work:
     """Some records of a lane, for one thread. `done` tells how many of them, from the first, are done."""
 
-    __slots__ = ("done", "is_ending", "lane", "messages", "records", "told")
+    __slots__ = ("done", "given", "is_ending", "lane", "messages", "records", "told")
 
     def __init__(self, lane: Lane, messages: Sequence[Message]) -> None:
         self.lane = lane
@@ -94,6 +94,8 @@ class Work:
         self.is_ending = False
         """Whether its room is given to others already."""
         self.done = 0
+        self.given = 0
+        """How many the user has got, where records are pulled."""
         self.told = 0
         """How many the tracker knows to be done."""
 

@@ -184,6 +184,7 @@ class Consumer:
         for record in work.records:
             if self._pulled is not work or work.holding.gone or self._poller.stopping:
                 return
+            work.given += 1
             yield record
             if self._pulled is work:
                 self._backlog.progress(work)
@@ -198,6 +199,7 @@ class Consumer:
         if work is None:
             self._raise_failure()
             return []
+        work.given = len(work.records)
         self._pulled = work
         return list(work.records)
 
@@ -226,11 +228,12 @@ class Consumer:
                 self._backlog.finish(work)
 
     def _finish_pulled(self, *, done: bool) -> None:
+        """What the user has got is done, or waits again; what of it was not handed out yet waits again."""
         work, self._pulled = self._pulled, None
         if work is not None:
             if done:
-                work.done = len(work.records)
-                self.counters.handled += work.done
+                self.counters.handled += work.given - work.done
+                work.done = work.given
             self._backlog.finish(work)
 
     def _pullable(self) -> None:
