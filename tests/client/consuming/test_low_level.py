@@ -12,7 +12,7 @@ from gapless.client.records import Record, TopicPartition
 from gapless.client.stores.sqlite import SqliteStore
 from gapless.errors import UsageError
 from tests.client.conftest import Kafka, wait_for
-from tests.client.consuming.helpers import values
+from tests.client.consuming.helpers import handled, values
 from tests.client.consuming.test_consumer import consumer_of, written
 from tests.client.consuming.test_rebalances import Member
 
@@ -96,6 +96,34 @@ def test_commits_of_ones_own_are_where_the_next_begins(kafka: Kafka) -> None:
         consumer.commit()
         assert consumer.committed() == {zero: 40}
         assert consumer.lag() == {zero: 0}
+
+
+def test_what_was_polled_counts_as_done_when_a_handler_takes_over(embedded: Kafka) -> None:
+    topic = written(embedded, 40)
+    consumer = consumer_of(embedded, topic, commit_every_ms=20)
+    polled = consumer.poll(30)
+    begun = time.monotonic()
+    found = handled(consumer)
+    assert time.monotonic() - begun < 20
+    assert [record.value for record in [*polled, *found]] == values(40)
+    assert consumer.counters.handled == 40
+
+
+@pytest.mark.parametrize("is_kept", [False, True], ids=["ended", "suspended"])
+def test_a_handler_may_follow_an_iteration(embedded: Kafka, is_kept: bool) -> None:
+    """An iteration that has ended did not ask for more: its last record comes again."""
+    topic = written(embedded, 40)
+    consumer = consumer_of(embedded, topic)
+    iteration = iter(consumer)
+    pulled = [next(iteration) for _ in range(9)]
+    if not is_kept:
+        del iteration
+        pulled.pop()
+    begun = time.monotonic()
+    found = handled(consumer)
+    assert time.monotonic() - begun < 20
+    assert [record.value for record in [*pulled, *found]] == values(40)
+    assert consumer.counters.handled == 40
 
 
 def test_committing_in_an_iteration_takes_none_of_what_comes(kafka: Kafka) -> None:

@@ -125,7 +125,8 @@ class Consumer:
         """Call the handler for each record, until `stop`, SIGINT or SIGTERM; then commit and leave.
 
         The handler takes a record, or a record and the store's open transaction. Raises ProcessingFailed when
-        the handler failed for good, and other GaplessErrors when the cluster or the store does.
+        the handler failed for good, and other GaplessErrors when the cluster or the store does. What was
+        polled before counts as processed.
         """
         with self._lock:
             if self._running:
@@ -149,6 +150,7 @@ class Consumer:
         with StopOnSignals(self.stop):
             self._start()
             self._check_has_something()
+            self._finish_pulled(done=True)
             for number in range(self._settings.workers):
                 threading.Thread(
                     target=self._work, args=(processing,), name=f"gapless-worker-{number}", daemon=True
