@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,47 @@ def test_seek_and_rewind_go_anywhere(kafka: Kafka) -> None:
         assert first.timestamp_ms == to_ms
         with pytest.raises(UsageError, match="not assigned"):
             consumer.seek(TopicPartition(topic, 7), 0)
+
+
+def test_moving_what_is_not_assigned_is_refused_at_once(embedded: Kafka) -> None:
+    topic = written(embedded, 10)
+    zero = TopicPartition(topic, 0)
+    moves: list[Callable[[Consumer], None]] = [
+        lambda consumer: consumer.seek(zero, 5),
+        lambda consumer: consumer.rewind(),
+        lambda consumer: consumer.rewind(zero),
+        lambda consumer: consumer.rewind(zero, to_ms=5),
+    ]
+    begun = time.monotonic()
+    with Consumer(embedded.bootstrap, group=f"moves-{topic}") as consumer:
+        for move in moves:
+            with pytest.raises(UsageError, match=r"no partition is assigned .* assign\(\) some, or poll"):
+                move(consumer)
+        consumer.commit()
+        with pytest.raises(UsageError, match=r"no partition is assigned"):
+            consumer.rewind()
+        consumer.assign([zero])
+        for move in moves:
+            move(consumer)
+        consumer.seek(zero, 5)
+        assert [record.offset for record in read(consumer, 5)] == list(range(5, 10))
+    for move in moves:
+        with pytest.raises(UsageError, match="is closed"):
+            move(consumer)
+    with pytest.raises(UsageError, match="is closed"):
+        consumer.commit()
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("has_topics", [False, True])
+def test_offsets_can_be_committed_before_anything_is_read(kafka: Kafka, has_topics: bool) -> None:
+    topic = written(kafka, 10)
+    zero, group = TopicPartition(topic, 0), f"early-{topic}"
+    with Consumer(kafka.bootstrap, group=group, topics=topic if has_topics else ()) as consumer:
+        consumer.commit()
+        consumer.commit({zero: 7})
+    with consumer_of(kafka, topic, group=group) as consumer:
+        assert [record.offset for record in read(consumer, 3)] == [7, 8, 9]
 
 
 def test_commits_of_ones_own_are_where_the_next_begins(kafka: Kafka) -> None:

@@ -38,6 +38,10 @@ _REQUEST_TIMEOUT_S = 30.0
 _WATCH_S = 0.1
 _Answer = TypeVar("_Answer")
 
+_NOTHING_ASSIGNED = (
+    "no partition is assigned to this consumer: assign() some, or poll until the group has given it some"
+)
+
 Partitions = Mapping[TopicPartition, int | None] | Iterable[TopicPartition]
 
 
@@ -286,8 +290,9 @@ class Consumer:
         for name, number in {"records": records, "to_ms": to_ms}.items():
             if number is not None:
                 check_number(name, number, whole=True)
+        wanted = None if partition is None else _partition(partition)
         self._finish_pulled(done=True)
-        for each in [_partition(partition)] if partition is not None else self.assignment():
+        for each in self._call(self._all_ours) if wanted is None else [wanted]:
             if to_ms is not None:
                 offset = self._offset_at(each, to_ms)
             else:
@@ -295,6 +300,13 @@ class Consumer:
                 position = self.position(each)
                 offset = low if records is None else max(low, (position or low) - records)
             self.seek(each, offset)
+
+    def _all_ours(self) -> list[TopicPartition]:
+        """Asked between two polls: in a poll, one may be gone for a moment."""
+        ours = self.assignment()
+        if not ours:
+            raise UsageError(_NOTHING_ASSIGNED)
+        return ours
 
     def position(self, partition: TopicPartition) -> int | None:
         """The first offset that is not processed; None before anything is known."""
@@ -310,6 +322,7 @@ class Consumer:
         """
         if self._settings.group is None:
             raise UsageError("without a group there is nobody to commit to: give group=")
+        self._start()
         self._finish_pulled(done=True)
         if offsets is None:
             self._call(self._poller.commit_done_now)
@@ -365,6 +378,8 @@ class Consumer:
             self._started = True
 
     def _call(self, command: Callable[[], _Answer]) -> _Answer:
+        if not self._started and not self._closed:
+            raise UsageError(_NOTHING_ASSIGNED)
         try:
             return self._poller.call(command)
         except KafkaException as error:

@@ -41,7 +41,7 @@ from gapless.client.consuming.starting import (
 )
 from gapless.client.records import TopicPartition
 from gapless.client.stores.port import StoreUnavailable
-from gapless.errors import UsageError
+from gapless.errors import GaplessError, UsageError
 
 _log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
@@ -153,8 +153,13 @@ class Poller:
         self._commands.put(obey)
         deadline = time.monotonic() + _COMMAND_TIMEOUT_S
         while not answer.done():
-            if self.ended.is_set() or time.monotonic() > deadline:
+            if self.ended.is_set() or not self._thread.is_alive():
                 raise self.failure or UsageError("the consumer is closed")
+            if time.monotonic() > deadline:
+                raise GaplessError(
+                    f"the consumer did not come to it within {_COMMAND_TIMEOUT_S:g} s, and may do so later:"
+                    " it waits for the cluster, or for a handler whose partition it hands over"
+                )
             try:
                 return answer.result(0.05)
             except TimeoutError:
