@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from gapless.simulator.case import Case, ClientPlan, Step
+from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
 from gapless.simulator.cases import COMPACTION, RETENTION, SHORT_SEGMENTS, make_case
 from gapless.simulator.clients.relay import Relay
 from gapless.simulator.faults import FAULTS
@@ -91,6 +91,18 @@ def test_flushing_that_was_switched_on_later_is_not_trusted_after_a_power_cut() 
         Step(2_300, "power-cut", (2, 5, 0)),
     )
     played(scene)
+    assert not scene.excused
+
+
+def test_a_power_cut_that_does_not_come_to_pass_excuses_nothing() -> None:
+    """The coordinators' logs are on broker 1 alone at that moment, as topic `t` always is."""
+    away = (Step(300, "power-cut", (2, 2_000, 0)), Step(600, "power-cut", (3, 2_000, 0)))
+    only = TopicPlan("t", 1, 1, {"min.insync.replicas": "1"})
+    producer = ClientPlan("p", "producer", {"acks": -1, "idempotent": True})
+    steps = (Step(0, "send", ("p", "t", 0, 1)), *away, Step(1_500, "power-cut", (1, 10, 0)))
+    scene = Scene(Case(1, "by hand", 3, (only,), (producer,), steps, jitter=False))
+    played(scene)
+    assert scene.injected["power-cut"] == len(away)
     assert not scene.excused
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from gapless.core.contract import BrokerDied
+from gapless.core.coordinators import INTERNAL_TOPICS
 from gapless.core.records import MetadataRecord, PartitionChanged
 from gapless.simulator.faults.fault import a_while, fault, later, resolve, some_broker, some_place
 from gapless.simulator.scene import Scene
@@ -64,16 +65,18 @@ def crash_elected(scene: Scene, topic: str, partition: int, after_ms: int, down_
     lambda random, case: (some_broker(random, case), a_while(random), random.choice((0, 0, 50, 90))),
 )
 def power_cut(scene: Scene, who: str | int, down_ms: int, kept_percent: int) -> bool:
-    """See its meaning."""
+    """See its meaning. What coordinators must know is spared: it is decided first, and excused then."""
     node_id = resolve(scene, who)
     if node_id is None or not scene.world.hosts[node_id].alive:
         return False
     host = scene.world.hosts[node_id]
-    for name in host.store.logs:
-        if not _bears_a_power_cut(scene, name, node_id):
-            if scene.topics[name[0]].name.startswith("__"):
-                return False
-            scene.excuse(name[0], f"the power of broker {node_id} was cut, and too few others had everything")
+    lost = dict.fromkeys(
+        place[0] for place in host.store.logs if not _bears_a_power_cut(scene, place, node_id)
+    )
+    if not INTERNAL_TOPICS.isdisjoint(lost):
+        return False
+    for topic in lost:
+        scene.excuse(topic, f"the power of broker {node_id} was cut, and too few others had everything")
     kept = {
         name: log.flushed_offset + (log.end_offset - log.flushed_offset) * kept_percent // 100
         for name, log in host.store.logs.items()
