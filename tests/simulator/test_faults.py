@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -11,6 +12,7 @@ from gapless.simulator.cases import COMPACTION, RETENTION, SHORT_SEGMENTS, make_
 from gapless.simulator.clients.relay import Relay
 from gapless.simulator.faults import FAULTS
 from gapless.simulator.profiles import PROFILES
+from gapless.simulator.run import play_scene
 from gapless.simulator.scene import Scene
 from tests.simulator.stages import members, played, relays, sends, stage
 
@@ -166,6 +168,31 @@ def test_anybody_may_be_elected_by_an_administrator_and_the_loss_is_excused() ->
     played(scene)
     assert scene.injected["unclean-election"] == 1
     assert "uncleanly" in scene.excused["t"]
+
+
+@pytest.mark.parametrize(("away", "excused"), [((), False), ((3, 4), True)])
+def test_an_unclean_election_is_excused_as_long_as_somebody_may_act_on_the_request(
+    away: tuple[int, ...], excused: bool
+) -> None:
+    """Nothing unclean comes of it: either it is refused at once, or all brokers stand still."""
+    only = TopicPlan("t", 1, 2, {"min.insync.replicas": "2"})
+    crashes = [Step(500, "crash", (node_id, 60_000)) for node_id in (1, 2)]
+    asked = Step(2_000, "unclean-election", ("t", 0))
+    held = [Step(1_990, "pause", (node_id, 60_000)) for node_id in away]
+    faults_go_on = Step(5_000, "partition", (1, 2, 1))
+    steps = (*crashes, *held, asked, faults_go_on)
+    scene = Scene(Case(1, "by hand", 4, (only,), (), steps, jitter=False))
+
+    def later_elected_uncleanly() -> None:
+        now = scene.assignment(("t", 0))
+        scene.world.append(replace(now, isr=(2,), eligible=(), partition_epoch=now.partition_epoch + 1))
+        now = scene.assignment(("t", 0))
+        scene.world.append(replace(now, leader=1, isr=(1,), leader_epoch=now.leader_epoch + 1))
+
+    scene.world.after(4_500, later_elected_uncleanly)
+    play_scene(scene)
+    assert scene.injected["unclean-election"] == 1
+    assert bool(scene.excused) is excused
 
 
 def test_nobody_is_elected_uncleanly_where_somebody_leads() -> None:

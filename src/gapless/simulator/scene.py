@@ -186,7 +186,9 @@ class Scene:
     def _excuse_if_unclean(self, topic: str, before: PartitionChanged, now: PartitionChanged) -> None:
         """Excuse a topic of which somebody leads who need not have everything, where that may be."""
         configs = self.topics[topic].configs
-        if configs.get(UNCLEAN) != "true" or now.leader in (NOBODY, before.leader):
+        if now.leader in (NOBODY, before.leader):
+            return
+        if configs.get(UNCLEAN) != "true" and not self.admin.lets_anybody_lead((topic, now.partition)):
             return
         comes_without = not self.world.hosts[now.leader].keeps_all and FLUSH_MESSAGES not in configs
         if comes_without or now.leader not in (*before.isr, *before.eligible):

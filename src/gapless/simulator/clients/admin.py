@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gapless.simulator.clients.client import Client
+from gapless.simulator.clients.client import REQUEST_MS, Client
 from gapless.simulator.clients.process import Process
 from gapless.simulator.history import Place
 from gapless.wire.apis import ApiKey
@@ -16,6 +16,9 @@ from gapless.wire.messages import (
     ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
 )
+
+if TYPE_CHECKING:
+    from gapless.simulator.scene import Scene
 
 MAX_TRIES = 6
 TIMEOUT_MS = 1_000
@@ -30,6 +33,11 @@ Deleted = DeleteRecordsRequest.DeleteRecordsTopic
 
 class Admin(Client):
     """Asks for something until there is an answer; whether it is refused does not matter."""
+
+    def __init__(self, scene: Scene, name: str) -> None:
+        super().__init__(scene, name)
+        self._uncleanly: dict[Place, list[tuple[int, int]]] = {}
+        """Brokers that were asked to let anybody lead a place, and in which life, until they answer."""
 
     def move(self, place: Place, replicas: tuple[int, ...] | None) -> None:
         """Reassign a partition to other brokers; None calls off what is under way."""
@@ -52,7 +60,26 @@ class Admin(Client):
         """Let anybody lead a partition that nobody leads."""
         parts = ElectLeadersRequest.TopicPartitions(topic=place[0], partitions=[place[1]])
         body = ElectLeadersRequest(election_type=UNCLEAN, topic_partitions=[parts], timeout_ms=TIMEOUT_MS)
-        self.begin(self._ask_anybody(ApiKey.ELECT_LEADERS, 2, body))
+        self.begin(self._elect_anybody(place, body))
+
+    def _elect_anybody(self, place: Place, body: ElectLeadersRequest) -> Process:
+        asked = self._uncleanly.setdefault(place, [])
+        for tries in range(MAX_TRIES):
+            broker, overdue_ms = self._anybody(), self.world.now_ms + REQUEST_MS
+            life = (broker, self.world.hosts[broker].life)
+            asked.append(life)
+            answer = yield self.ask(broker, ApiKey.ELECT_LEADERS, 2, body)
+            if answer is not None or self.world.now_ms < overdue_ms:
+                asked.remove(life)  # it has dealt with it, or it never got it
+            if answer is not None:
+                return
+            yield self.back_off(tries)
+
+    def lets_anybody_lead(self, place: Place) -> bool:
+        """Whether some broker may still act on such a request: it lives, and has not answered."""
+        hosts = self.world.hosts
+        asked = self._uncleanly.get(place, ())
+        return any(hosts[broker].alive and hosts[broker].life == life for broker, life in asked)
 
     def add_partition(self, topic: str, count: int) -> None:
         """Let a topic have so many partitions."""

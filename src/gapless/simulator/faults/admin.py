@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 
 from gapless.simulator.actions import write_to
-from gapless.simulator.case import RETENTION_MS, UNCLEAN, Case
+from gapless.simulator.case import RETENTION_MS, Case
 from gapless.simulator.faults.fault import Arguments, a_while, fault, some_place
 from gapless.simulator.history import Place
 from gapless.simulator.scene import Scene
@@ -77,13 +77,11 @@ def preferred_election(scene: Scene) -> bool:
     some_place,
 )
 def unclean_election(scene: Scene, topic: str, partition: int) -> bool:
-    """See its meaning. What the topic loses by that, it loses by rights."""
+    """See its meaning. What the topic loses by such an election, it loses by rights."""
     place = (topic, partition)
     if scene.assignment(place).leader > 0:
         return False
     scene.history.say("the administrator", f"lets anybody lead {topic}-{partition}")
-    plan = scene.topics[topic]
-    scene.topics[topic] = replace(plan, configs={**plan.configs, UNCLEAN: "true"})
     scene.admin.elect_anybody(place)
     return True
 
