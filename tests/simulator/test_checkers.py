@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from gapless.core.contract import TopicPartition
+from gapless.simulator.campaign import Tally
 from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
 from gapless.simulator.checkers import CHECKERS, Checker, Violation
-from gapless.simulator.history import Outcome, Polled, Reading, Write
+from gapless.simulator.history import Outcome, Polled, Reading, Start, Write
 from gapless.simulator.run import play, play_scene
 from gapless.simulator.scene import Scene
 
@@ -87,6 +89,48 @@ def test_a_topic_that_has_borne_too_much_is_excused(scene: Scene) -> None:
     write.acknowledged, write.offset = True, 99
     scene.excuse("t", "all its machines burnt")
     assert found("lost-write", scene) == ""
+
+
+def test_what_was_read_before_a_topic_is_excused_is_judged_all_the_same(scene: Scene) -> None:
+    (aborted,) = [each for each in scene.history.attempts if each.outcome is Outcome.ABORTED]
+    reading(scene).polled.append(Polled(50, aborted.values[0]))
+    scene.excuse("t", "all its machines burnt")
+    assert f"transaction {aborted.number}" in found("G1a", scene)
+
+
+@pytest.mark.parametrize(
+    "name", ["G1a", "duplicate", "inconsistent-offsets", "nonmonotonic-poll", "nonmonotonic-send"]
+)
+def test_what_is_read_of_an_excused_topic_is_not_judged(scene: Scene, name: str) -> None:
+    """With its end it may have lost a marker, and what came there was sent again."""
+    (aborted,) = [each for each in scene.history.attempts if each.outcome is Outcome.ABORTED]
+    scene.excuse("t", "all its machines burnt")
+    again = reading(scene).polled[1::-1]
+    reading(scene).polled += [Polled(again[1].offset, again[0].value), Polled(0, aborted.values[0])]
+    reading(scene).cut_off.append((3, 5))
+    assert found(name, scene) == ""
+
+
+def test_of_an_excused_topic_is_judged_what_no_loss_explains(scene: Scene) -> None:
+    scene.excuse("t", "all its machines burnt")
+    reading(scene).skipped.append((2, 4))
+    assert "from 2 to 4" in found("poll-skip", scene)
+    scene.history.starts.append(Start("g", 1, "somebody", PLACE, 7, scene.history.count(), reading(scene)))
+    assert "told to go on with t-0 at 7" in found("group-offsets", scene)
+
+
+def test_a_run_tells_how_many_of_its_promises_were_judged() -> None:
+    """The only replica of the other topic loses what it had not flushed."""
+    one = TopicPlan("u", 1, 1, {"min.insync.replicas": "1"})
+    steps = (Step(50, "send", ("producer", "u", 0, 3)), Step(500, "power-cut", (2, 100, 0)))
+    report = play(replace(CASE, topics=(*CASE.topics, one), steps=(*CASE.steps, *steps)))
+    assert report.violation is None
+    assert report.excused == {"u": "the power of broker 2 was cut, and too few others had everything"}
+    assert (report.promised, report.judged) == (12, 9)
+    tally = Tally()
+    tally.note(report)
+    tally.add(tally)
+    assert (tally.promised, tally.judged, tally.excused, tally.excused_runs) == (24, 18, {"u": 2}, 2)
 
 
 def test_one_record_at_two_offsets_is_a_duplicate(scene: Scene) -> None:

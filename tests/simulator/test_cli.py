@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -39,7 +40,12 @@ def test_seeds_that_keep_every_promise_end_with_0_and_a_table_of_who_was_hit(gap
     lines = ran.out.splitlines()
     assert lines[0].split() == ["FAULT", "LEADER", "FOLLOWER", "CONTROLLER", "COORDINATOR", "BYSTANDER"]
     assert any(line.startswith("coverage: ") and "pairs of fault and role" in line for line in lines)
+    judged = r"of [\d,]+ acknowledged records [\d,]+ were judged; topics were excused in 1 run"
+    assert re.fullmatch(judged, lines[-2])
     assert lines[-1].startswith("every promise was kept: 5 seeds, ")
+    told = json.loads(gapless("--seeds", "5", "--workers", "1", "--json", "--profile", "power").out)
+    assert told["acknowledged"] > told["judged"] > 0
+    assert told["excused"]["runs"] >= max(told["excused"]["topics"].values()) > 0
 
 
 def test_a_seed_that_fails_is_listed_with_the_command_that_replays_it(gapless: Gapless) -> None:

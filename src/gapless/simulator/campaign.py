@@ -52,6 +52,12 @@ class Tally:
     events: int = 0
     records: int = 0
     virtual_ms: int = 0
+    promised: int = 0
+    judged: int = 0
+    """Acknowledged records, and how many of them had to be there in the end."""
+    excused: Counter[str] = field(default_factory=Counter)
+    """In how many runs each topic was excused."""
+    excused_runs: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
@@ -62,6 +68,10 @@ class Tally:
         self.events += report.events
         self.records += report.records
         self.virtual_ms += report.virtual_ms
+        self.promised += report.promised
+        self.judged += report.judged
+        self.excused.update(report.excused.keys())
+        self.excused_runs += bool(report.excused)
         self.faults.update(report.faults)
         if report.violation is not None:
             found = report.violation
@@ -73,6 +83,10 @@ class Tally:
         self.events += other.events
         self.records += other.records
         self.virtual_ms += other.virtual_ms
+        self.promised += other.promised
+        self.judged += other.judged
+        self.excused.update(other.excused)
+        self.excused_runs += other.excused_runs
         self.faults.update(other.faults)
         self.failures += other.failures
         self.coverage.add(other.coverage)

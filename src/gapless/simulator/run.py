@@ -10,6 +10,7 @@ from gapless.core.contract import InvariantViolated
 from gapless.simulator.actions import ACTIONS
 from gapless.simulator.case import Case, Step
 from gapless.simulator.checkers import CHECKERS, Checker, Violation
+from gapless.simulator.checkers.lost_write import LostWrite
 from gapless.simulator.faults import FAULTS
 from gapless.simulator.scene import Scene
 from gapless.simulator.watching import Watcher
@@ -31,6 +32,11 @@ class Report:
     virtual_ms: int = 0
     failed_ms: int = 0
     """When the promise was found to be broken, counted from the first step."""
+    promised: int = 0
+    judged: int = 0
+    """How many records were acknowledged by all in sync, or committed; how many of them had to be there."""
+    excused: dict[str, str] = field(default_factory=dict)
+    """Topics that may have lost records by rights, and why."""
 
 
 def play(case: Case, watcher: Watcher = NOBODY) -> Report:
@@ -55,6 +61,9 @@ def play_scene(scene: Scene, watcher: Watcher = NOBODY) -> Report:
         scene.injected,
         world.now_ms - began_ms,
         0 if violation is None else violation.at_ms - began_ms,
+        sum(write.must_survive for write in scene.history.writes.values()),
+        0 if violation is not None else sum(map(LostWrite(scene).is_judged, scene.history.writes.values())),
+        scene.excused,
     )
 
 

@@ -21,7 +21,7 @@ from gapless.simulator.clients.group import Member
 from gapless.simulator.clients.producer import Producer
 from gapless.simulator.clients.relay import Relay
 from gapless.simulator.clients.transactional import TransactionalProducer
-from gapless.simulator.history import History, Place
+from gapless.simulator.history import History, Place, Reading
 from gapless.simulator.world import Host, World
 
 FIRST_CLIENT = 1_001
@@ -72,6 +72,8 @@ class Scene:
         self.broken_disks: dict[int, None] = {}
         self.excused: dict[str, str] = {}
         """Topics that may have lost records by rights, and why."""
+        self.read_before: dict[Reading, int] = {}
+        """How much each consumer had got of such a topic before."""
         self.injected: dict[str, int] = {}
         """How often each fault has come to pass."""
         self.settled = False
@@ -166,7 +168,10 @@ class Scene:
 
     def excuse(self, topic: str, why: str) -> None:
         """From now on a topic may lack what was acknowledged: more has failed than it is made to bear."""
-        self.excused.setdefault(topic, why)
+        if topic not in self.excused:
+            self.excused[topic] = why
+            readings = (each for each in self.history.readings if each.place[0] == topic)
+            self.read_before.update((each, len(each.polled)) for each in readings)
 
     def await_partition(self, place: Place, then: Callable[[], None]) -> None:
         """Call `then` when a topic has got a partition, if it ever does."""

@@ -122,7 +122,8 @@ def verdict_of(report: Report) -> str:
     what = "every promise was kept" if report.violation is None else str(report.violation)
     size = f"{len(case.steps)} steps, {report.records:,} records, {report.events:,} events"
     took = f"{report.virtual_ms / 1000:.1f} virtual seconds"
-    return f"seed {case.seed}, profile {case.profile}: {what} ({size}, {took})"
+    excused = f"; excused: {', '.join(report.excused)}" if report.excused else ""
+    return f"seed {case.seed}, profile {case.profile}: {what} ({size}, {took}{excused})"
 
 
 def report_as_json(report: Report) -> dict[str, Any]:
@@ -137,5 +138,8 @@ def report_as_json(report: Report) -> dict[str, Any]:
         "faults": dict(sorted(report.faults.items())),
         "records": report.records,
         "events": report.events,
+        "acknowledged": report.promised,
+        "judged": report.judged,
+        "excused": dict(report.excused),
         "virtual_ms": report.virtual_ms,
     }

@@ -98,6 +98,9 @@ def _as_json(asked: Asked, seeds: range, tally: Tally, expected: Expected, secon
         "faults": dict(sorted(tally.faults.items())),
         "records": tally.records,
         "events": tally.events,
+        "acknowledged": tally.promised,
+        "judged": tally.judged,
+        "excused": {"runs": tally.excused_runs, "topics": dict(sorted(tally.excused.items()))},
         "virtual_ms": tally.virtual_ms,
         "seconds": round(seconds, 3),
         "coverage": expected.as_json(tally.coverage),
@@ -134,6 +137,11 @@ def show_coverage(tally: Tally, expected: Expected) -> None:
 
 
 def _show_verdict(tally: Tally, seconds: float) -> None:
+    runs = "1 run" if tally.excused_runs == 1 else f"{tally.excused_runs:,} runs"
+    say(
+        f"of {tally.promised:,} acknowledged records {tally.judged:,} were judged; "
+        f"topics were excused in {runs if tally.excused_runs else 'no run'}"
+    )
     verdict = (
         styled(f"{len(tally.failures):,} seeds broke a promise", "bold red")
         if tally.failures

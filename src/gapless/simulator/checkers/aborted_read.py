@@ -16,9 +16,9 @@ class AbortedRead(Checker):
     def at_end(self) -> None:
         history = self.scene.history
         for reading in history.readings:
-            if not reading.committed_only or self.is_excused(reading.place):
+            if not reading.committed_only:
                 continue
-            for polled in reading.polled:
+            for polled in self.judged(reading):  # where a marker is lost, the next one decides instead
                 attempt = history.writes[polled.value].attempt
                 if attempt is not None and attempt.outcome in (Outcome.ABORTED, Outcome.OPEN):
                     topic, partition = reading.place

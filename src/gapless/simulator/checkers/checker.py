@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Never
 
 if TYPE_CHECKING:
     from gapless.core.partition import Partition
-    from gapless.simulator.history import Place
+    from gapless.simulator.history import Place, Polled, Reading
     from gapless.simulator.scene import Scene
     from gapless.simulator.world import Host
 
@@ -53,6 +53,12 @@ class Checker:
     def is_excused(self, place: Place) -> bool:
         """Whether more has failed than this topic is made to bear."""
         return place[0] in self.scene.excused
+
+    def judged(self, reading: Reading) -> list[Polled]:
+        """What a consumer got, as far as it is judged: of an excused topic, what came before that."""
+        if not self.is_excused(reading.place):
+            return reading.polled
+        return reading.polled[: self.scene.read_before.get(reading, 0)]
 
 
 CHECKERS: dict[str, type[Checker]] = {}

@@ -16,10 +16,8 @@ class Duplicate(Checker):
     def at_end(self) -> None:
         history = self.scene.history
         for reading in history.readings:
-            if self.is_excused(reading.place):
-                continue  # what was lost may be sent once more
             seen: dict[int, Polled] = {}
-            for polled in reading.polled:
+            for polled in self.judged(reading):  # what was lost may be sent once more
                 first = seen.setdefault(polled.value, polled)
                 if first.offset != polled.offset and history.writes[polled.value].once:
                     topic, partition = reading.place

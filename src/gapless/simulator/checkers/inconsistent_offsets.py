@@ -20,9 +20,8 @@ class InconsistentOffsets(Checker):
             if write.must_survive and write.offset >= 0 and not self.is_excused(write.place):
                 self._note(known, write.place, write.offset, write.value, write.producer)
         for reading in history.readings:
-            if not self.is_excused(reading.place):
-                for polled in reading.polled:
-                    self._note(known, reading.place, polled.offset, polled.value, reading.consumer)
+            for polled in self.judged(reading):
+                self._note(known, reading.place, polled.offset, polled.value, reading.consumer)
 
     def _note(
         self, known: dict[tuple[Place, int], tuple[int, str]], place: Place, offset: int, value: int, who: str

@@ -14,16 +14,14 @@ class NonmonotonicPoll(Checker):
 
     def at_end(self) -> None:
         for reading in self.scene.history.readings:
-            if self.is_excused(reading.place):
-                continue
             where = f"{reading.place[0]}-{reading.place[1]}"
-            for end, position in reading.cut_off:
+            for end, position in () if self.is_excused(reading.place) else reading.cut_off:
                 self.fail(
                     f"{reading.consumer} had read {where} below {position}, and then it ended at {end}",
                     reading.place,
                 )
             last = -1
-            for polled in reading.polled:
+            for polled in self.judged(reading):
                 if polled.offset <= last:
                     self.fail(
                         f"{reading.consumer} reads {where} at {polled.offset} after {last}",

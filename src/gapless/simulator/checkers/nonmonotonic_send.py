@@ -15,10 +15,8 @@ class NonmonotonicSend(Checker):
 
     def at_end(self) -> None:
         for reading in self.scene.history.readings:
-            if self.is_excused(reading.place):
-                continue
             last: dict[tuple[str, Place], Write] = {}
-            for polled in reading.polled:
+            for polled in self.judged(reading):
                 write = self.scene.history.writes[polled.value]
                 if not write.once:
                     continue
