@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,6 +154,39 @@ def test_a_fault_is_counted_with_the_roles_of_the_broker_that_it_hits() -> None:
 def test_a_fault_that_does_not_come_to_pass_is_not_counted() -> None:
     coverage = covered(Step(0, "crash", (1, 1_000)), Step(10, "crash", (1, 10)))
     assert coverage.hits["crash", "leader"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "arguments"),
+    [("lose-answer", ("shop", 2)), ("late-request", ("shop", 2, 100)), ("crash-elected", ("t", 0, 10, 100))],
+)
+def test_a_fault_that_waits_for_its_moment_is_counted_when_that_has_come(
+    fault: str, arguments: tuple[object, ...]
+) -> None:
+    """Broker 2 is elected soon, and then the client talks to it; or never."""
+    shop = ClientPlan("shop", "producer", {"acks": -1, "idempotent": True})
+    armed = Step(100, fault, arguments)
+    assert not [hit for hit in covered(armed, clients=(shop,)).hits if hit[0] == fault]
+    steps = (armed, Step(200, "crash", (1, 1_000)), Step(900, "send", ("shop", "t", 0, 1)))
+    coverage = covered(*steps, Step(2_500, "partition", (1, 4, 1)), clients=(shop,))
+    assert coverage.hits[fault, "leader"] == 1
+
+
+def test_a_fault_between_brokers_hits_who_sends_and_who_receives() -> None:
+    for fault in (Step(100, "lose-message", (2, 1)), Step(100, "double-connection", (2, 1, 100))):
+        coverage = covered(fault, Step(2_500, "partition", (1, 4, 1)))
+        assert coverage.hits[fault.what, "leader"] == coverage.hits[fault.what, "follower"] == 1
+
+
+def test_a_floor_that_was_changed_counts_from_then_on() -> None:
+    crash, below = Step(500, "crash", (1, 300)), "in sync: below the floor"
+    assert not covered(crash).seen[below]
+    assert covered(Step(0, "change-floor", ("t", 3)), crash).seen[below]
+
+
+def test_faults_that_never_came_are_named() -> None:
+    profile = Profile("by hand", "", {"crash": 1, "client-pause": 0.1, "unclean-election": 1, "pause": 0})
+    assert Expected.of(profile).never_came(Counter(crash=3)) == ["client-pause", "unclean-election"]
 
 
 def test_elections_and_in_sync_sets_are_counted_by_the_journal() -> None:

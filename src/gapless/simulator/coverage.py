@@ -103,6 +103,7 @@ class Expected:
 
     rules: tuple[str, ...]
     pairs: tuple[tuple[str, str], ...]
+    faults: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, profile: Profile) -> Expected:
@@ -122,12 +123,17 @@ class Expected:
         roles = (
             ROLES if max(profile.brokers) > MOST_REPLICAS else ROLES[:-1]
         )  # all have a replica of something
-        return cls(tuple(rules), tuple((name, role) for name in on_brokers for role in roles))
+        pairs = tuple((name, role) for name in on_brokers for role in roles)
+        return cls(tuple(rules), pairs, tuple(faults))
 
     def blind_spots(self, coverage: Coverage) -> tuple[list[str], list[tuple[str, str]]]:
         """Rules and pairs that never came."""
         rules = [rule for rule in self.rules if not coverage.seen[rule]]
         return rules, [pair for pair in self.pairs if not coverage.hits[pair]]
+
+    def never_came(self, came: Counter[str]) -> list[str]:
+        """Faults that have not come to pass, on a broker or otherwise."""
+        return [fault for fault in self.faults if not came[fault]]
 
     def as_json(self, coverage: Coverage) -> dict[str, Any]:
         """Counts and blind spots."""

@@ -21,12 +21,13 @@ from gapless.simulator.case import Step
 from gapless.simulator.coverage import Coverage
 from gapless.simulator.faults import FAULTS, resolve
 from gapless.simulator.history import Place
-from gapless.simulator.scene import Scene
+from gapless.simulator.scene import TOPIC_CONFIG, Scene
 from gapless.simulator.watching import Watcher
 from gapless.simulator.world import Host, World
 from gapless.wire.apis import ApiKey
 from gapless.wire.errors import ErrorCode
 
+FLOOR = "min.insync.replicas"
 _PRODUCE, _FETCH, _VERSIONS = int(ApiKey.PRODUCE), int(ApiKey.FETCH), int(ApiKey.API_VERSIONS)
 _INIT, _END = int(ApiKey.INIT_PRODUCER_ID), int(ApiKey.END_TXN)
 _MARKERS, _JOIN = int(ApiKey.WRITE_TXN_MARKERS), int(ApiKey.JOIN_GROUP)
@@ -61,11 +62,12 @@ class Covering(Watcher):
     def begin(self, scene: Scene) -> None:
         self._scene = scene
         for topic_id, topic in scene.world.journal.image.topics_by_id.items():
-            self._floors[topic_id] = int(scene.topics[topic.name].configs.get("min.insync.replicas", "1"))
+            self._floors[topic_id] = int(scene.topics[topic.name].configs.get(FLOOR, "1"))
             self._shapes |= {(topic_id, shape.partition): shape for shape in topic.partitions}
         scene.world.journal.on_entry.append(self._decided)
         scene.world.on_event = self._happened
         scene.on_change.append(self._changed)
+        scene.on_strike.append(self._struck)
 
     def _count(self, what: str) -> None:
         self._seen[what] += 1
@@ -84,6 +86,10 @@ class Covering(Watcher):
                 self.coverage.hits[step.what, role] += 1
         if self._scene.case.internal:
             self._look_for_compaction()
+
+    def _struck(self, fault: str, brokers: tuple[int, ...]) -> None:
+        for role in dict.fromkeys(role for broker in brokers for role in self._roles_of(broker)):
+            self.coverage.hits[fault, role] += 1
 
     def _look_for_compaction(self) -> None:
         for host in self._world.hosts.values():
@@ -125,6 +131,12 @@ class Covering(Watcher):
                     self._count("controller: fails over")
                 case ConfigSet():
                     self._count("setting: changed")
+                    self._changes_floor(record)
+
+    def _changes_floor(self, record: ConfigSet) -> None:
+        topic = self._world.journal.image.topics.get(record.resource_name)
+        if topic is not None and (record.resource_type, record.key) == (TOPIC_CONFIG, FLOOR):
+            self._floors[topic.topic_id] = int(record.value or 1)
 
     def _reshaped(self, before: PartitionChanged, now: PartitionChanged) -> None:
         if now.leader_epoch != before.leader_epoch:

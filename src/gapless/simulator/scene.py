@@ -23,6 +23,7 @@ from gapless.simulator.clients.relay import Relay
 from gapless.simulator.clients.transactional import TransactionalProducer
 from gapless.simulator.history import History, Place, Reading
 from gapless.simulator.world import Host, World
+from gapless.simulator.world.network import Way
 
 FIRST_CLIENT = 1_001
 TOPIC_CONFIG = 2
@@ -76,6 +77,9 @@ class Scene:
         """How much each consumer had got of such a topic before."""
         self.injected: dict[str, int] = {}
         """How often each fault has come to pass."""
+        self.on_strike: list[Callable[[str, tuple[int, ...]], None]] = []
+        """Called with each fault that has waited for its moment, and with the brokers that it hits."""
+        self._armed: dict[tuple[Way, bool], str] = {}
         self.settled = False
         """Whether all was well in the end."""
         self.on_change: list[Callable[[Host, Place, Partition], None]] = []
@@ -109,6 +113,7 @@ class Scene:
             world.start(node_id)
         world.run(60)
         world.on_step = self._stepped
+        world.network.struck = self._struck
         world.journal.on_entry.append(self._decided)
         for plan in self.case.clients:
             self.clients[plan.name] = self._client(plan)
@@ -172,6 +177,21 @@ class Scene:
             self.excused[topic] = why
             readings = (each for each in self.history.readings if each.place[0] == topic)
             self.read_before.update((each, len(each.polled)) for each in readings)
+
+    def arm(self, fault: str, way: Way, *, lost: bool) -> None:
+        """A fault waits for the next message on a way, which is lost or late: it comes to pass with that."""
+        self._armed[way, lost] = fault
+
+    def _struck(self, way: Way, lost: bool) -> None:
+        fault = self._armed.pop((way, lost), None)
+        if fault is not None:
+            self.strikes(fault, *(number for number in way if number in self.world.hosts))
+
+    def strikes(self, fault: str, *brokers: int) -> None:
+        """A fault that has waited for its moment comes to pass."""
+        self.injected[fault] = self.injected.get(fault, 0) + 1
+        for look in self.on_strike:
+            look(fault, brokers)
 
     def await_partition(self, place: Place, then: Callable[[], None]) -> None:
         """Call `then` when a topic has got a partition, if it ever does."""

@@ -23,4 +23,4 @@ class Watcher:
         """A step is about to happen."""
 
     def after(self, step: Step, came_to_pass: bool) -> None:
-        """A step has happened; or not, if there was nobody to whom it could."""
+        """A step has happened; or not, if there was nobody to whom it could, or if its moment comes later."""

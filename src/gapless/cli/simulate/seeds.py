@@ -103,7 +103,7 @@ def _as_json(asked: Asked, seeds: range, tally: Tally, expected: Expected, secon
         "excused": {"runs": tally.excused_runs, "topics": dict(sorted(tally.excused.items()))},
         "virtual_ms": tally.virtual_ms,
         "seconds": round(seconds, 3),
-        "coverage": expected.as_json(tally.coverage),
+        "coverage": expected.as_json(tally.coverage) | {"never_came": expected.never_came(tally.faults)},
     }
 
 
@@ -134,6 +134,9 @@ def show_coverage(tally: Tally, expected: Expected) -> None:
     )
     if rules:
         say(f"never seen: {'; '.join(rules)}")
+    faults_missed = expected.never_came(tally.faults)
+    if faults_missed:
+        say(f"never came: {', '.join(faults_missed)}")
 
 
 def _show_verdict(tally: Tally, seconds: float) -> None:

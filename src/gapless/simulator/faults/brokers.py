@@ -47,7 +47,7 @@ def crash_elected(scene: Scene, topic: str, partition: int, after_ms: int, down_
     def look(records: list[MetadataRecord]) -> None:
         for record in records:
             if isinstance(record, PartitionChanged) and is_elected(record):
-                later(scene, after_ms, partial(crash, scene, record.leader, down_ms))
+                later(scene, after_ms, partial(strike, record.leader))
                 look_on.remove(look)
                 return
 
@@ -55,8 +55,12 @@ def crash_elected(scene: Scene, topic: str, partition: int, after_ms: int, down_
         same = (record.topic_id, record.partition) == (assignment.topic_id, assignment.partition)
         return same and record.leader > 0 and record.leader_epoch > assignment.leader_epoch
 
+    def strike(leader: int) -> None:
+        if crash(scene, leader, down_ms):
+            scene.strikes("crash-elected", leader)
+
     look_on.append(look)
-    return True
+    return False
 
 
 @fault(

@@ -18,8 +18,10 @@ def lose_answer(scene: Scene, client: str, who: str | int) -> bool:
     if node_id is None:
         return False
     scene.history.say("the network", f"loses the next answer of broker {node_id} to {client}")
-    scene.world.network.losing[node_id, scene.clients[client].number] = 1
-    return True
+    way = (node_id, scene.clients[client].number)
+    scene.world.network.losing[way] = 1
+    scene.arm("lose-answer", way, lost=True)
+    return False
 
 
 @fault(
@@ -35,8 +37,10 @@ def late_request(scene: Scene, client: str, who: str | int, late_ms: int) -> boo
     scene.history.say(
         "the network", f"delays the next request of {client} to broker {node_id} by {late_ms} ms"
     )
-    scene.world.network.stranding[scene.clients[client].number, node_id] = late_ms
-    return True
+    way = (scene.clients[client].number, node_id)
+    scene.world.network.stranding[way] = late_ms
+    scene.arm("late-request", way, lost=False)
+    return False
 
 
 @fault(

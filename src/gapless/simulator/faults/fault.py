@@ -24,7 +24,8 @@ class Fault:
     meaning: str
     choose: Callable[[Random, Case], Arguments]
     inject: Callable[..., bool]
-    """Called with the scene and the arguments; whether it came to pass."""
+    """Called with the scene and the arguments; whether it came to pass. One that waits for its moment says so
+    when that has come (`Scene.arm`, `Scene.strikes`)."""
 
 
 FAULTS: dict[str, Fault] = {}

@@ -91,7 +91,8 @@ def double_connection(scene: Scene, source: int, target: int, late_ms: int) -> b
         f"delays the next request of broker {source} to broker {target} by {late_ms} ms; it is sent again",
     )
     scene.world.network.stranding[source, target] = late_ms
-    return True
+    scene.arm("double-connection", (source, target), lost=False)
+    return False
 
 
 @fault(
@@ -103,4 +104,5 @@ def lose_message(scene: Scene, source: int, target: int) -> bool:
     """See its meaning."""
     scene.history.say("the network", f"loses the next message from broker {source} to broker {target}")
     scene.world.network.losing[source, target] = 1
-    return True
+    scene.arm("lose-message", (source, target), lost=True)
+    return False

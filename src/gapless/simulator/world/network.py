@@ -92,6 +92,8 @@ class Network:
         """How many of the next messages on a way are lost."""
         self.stranding: dict[Way, int] = {}
         """Ways whose next request arrives so much later, when its author has long sent it again."""
+        self.struck: Callable[[Way, bool], None] = lambda way, lost: None
+        """Called with each way on which a message was lost so, or came late."""
         self.sent = 0
 
     # ------------------------------------------------------------------------------------------ talking
@@ -116,6 +118,7 @@ class Network:
         self._exchanges[request] = (channel, exchange)
         late_ms = self.stranding.pop(way, None) if self.stranding and _may_be_late(header, body) else None
         if late_ms is not None:
+            self.struck(way, False)
             channel.there_ms = world.now_ms + late_ms
             exchange.due_ms = world.now_ms + STRANDED_MS
         self._travel(channel, way, body, partial(self._arrive, channel, host, request))
@@ -165,6 +168,8 @@ class Network:
         left = self.losing.pop(way, 0)
         if left > 1:
             self.losing[way] = left - 1
+        if left:
+            self.struck(way, True)
         return left > 0
 
     def _arrive(self, channel: Channel, host: Host, request: Request) -> None:
