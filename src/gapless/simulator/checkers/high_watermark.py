@@ -20,7 +20,10 @@ class HighWatermark(Checker):
     """See the module."""
 
     name = "high-watermark"
-    meaning = "the high watermark never goes back within an epoch, nor above what all in sync have"
+    meaning = (
+        "the high watermark never goes back within an epoch, nor above what all in sync have, "
+        "and lies within the log"
+    )
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
