@@ -22,21 +22,18 @@ def seeds(mutant: Mutant) -> Iterator[int]:
 
 
 def find(mutant: Mutant) -> Report:
-    """The first run in which the mistake shows."""
+    """The first run in which the mistake shows as what it is known for."""
     for seed in seeds(mutant):
         with mutant.applied():
             report = play(make_case(seed, PROFILES[mutant.profile]))
-        if report.violation is not None:
+        if report.violation is not None and report.violation.anomaly in mutant.found_as:
             return report
     pytest.fail(f"{mutant.name} was not found by the seed {mutant.seed}, nor by {SEEDS} others")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
 def test_a_mistake_is_found_and_nothing_is_found_without_it(mutant: Mutant) -> None:
-    report = find(mutant)
-    assert report.violation is not None
-    assert report.violation.anomaly in mutant.found_as, report.violation.text
-    assert play(report.case).violation is None
+    assert play(find(mutant).case).violation is None
 
 
 def test_every_mistake_of_the_list_is_there() -> None:
