@@ -111,6 +111,10 @@ def a_client(kind: str, **options: Any) -> dict[str, Any]:
     return {"clients": [{"name": "p", "kind": kind, "options": options}]}
 
 
+def a_transactional(**wrong: Any) -> dict[str, Any]:
+    return a_client("transactional", **{"transactional_id": "x", "newer": True, **wrong})
+
+
 def a_topic(**wrong: Any) -> dict[str, Any]:
     return {"topics": [{"name": "t", "partitions": 1, "replicas": 3, "configs": {}, **wrong}]}
 
@@ -125,6 +129,18 @@ def a_topic(**wrong: Any) -> dict[str, Any]:
         ({"internal": {"no.such.setting": "1"}}, "there is no setting no.such.setting of topics"),
         (a_topic(configs={"retention.ms": "long"}), "a setting is wrong"),
         (a_topic(name=""), "has no name"),
+        (a_topic(name="t u"), "topic 't u': Topic name 't u' is invalid"),
+        (a_topic(name="__consumer_offsets"), "topic '__consumer_offsets' is the coordinators' own"),
+        ({"topics": a_topic()["topics"] * 2}, "there are two topics 't'"),
+        ({"clients": a_client("producer")["clients"] * 2}, "there are two clients 'p'"),
+        ({"clients": [{"name": 5, "kind": "producer", "options": {}}]}, "client 5 has no name"),
+        ({"jitter": "no"}, "jitter is 'no', and not true or false"),
+        ({"harm_only": [1]}, "harm_only is [1], and not true or false"),
+        (a_transactional(transactional_id=""), "the option transactional_id of client 'p' cannot be ''"),
+        (a_transactional(timeout_ms=-7), "the option timeout_ms of client 'p' cannot be -7"),
+        (a_step("power-cut", 1, 100, 1_000), "kept_percent cannot be 1000"),
+        (a_step("delete-records", "t", 0, -1), "percent cannot be -1"),
+        (a_step("change-floor", "t", 0), "floor cannot be 0"),
         (a_topic(partitions=0), "has 0 partitions, and not 1 to 100"),
         (a_topic(replicas=4), "has 4 replicas, and there are 3 brokers"),
         (a_client("customer"), "is a 'customer', and there are producer"),

@@ -10,9 +10,12 @@ from inspect import Parameter, signature
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from gapless.core.api.refusals import Refusal
+from gapless.core.api.topics import check_topic_name
 from gapless.core.config_keys import InvalidConfig
 from gapless.core.config_tables import TOPIC_KEYS
 from gapless.core.configs import Settings
+from gapless.core.coordinators import INTERNAL_TOPICS
 from gapless.simulator.actions import ACTIONS
 from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
 from gapless.simulator.clients.membership import MEMBERSHIPS
@@ -38,7 +41,14 @@ def validate(case: Case) -> None:
         _fits(case.brokers, int) and FEWEST_BROKERS <= case.brokers <= MOST_BROKERS,
         f"it has {case.brokers!r} brokers, and not {FEWEST_BROKERS} to {MOST_BROKERS}",
     )
+    for name in ("jitter", "harm_only"):
+        value = getattr(case, name)
+        _expect(isinstance(value, bool), f"{name} is {value!r}, and not true or false")
     _settings(case)
+    for kind, plans in (("topic", case.topics), ("client", case.clients)):
+        names = [plan.name for plan in plans]
+        twice = [name for turn, name in enumerate(names) if name in names[:turn]]
+        _expect(not twice, f"there are two {kind}s {next(iter(twice), None)!r}")
     for topic in case.topics:
         _topic(case, topic)
     for client in case.clients:
@@ -72,6 +82,11 @@ def _settings(case: Case) -> None:
 def _topic(case: Case, topic: TopicPlan) -> None:
     where = f"topic {topic.name!r}"
     _expect(_fits(topic.name, str) and bool(topic.name.strip()), f"{where} has no name")
+    _expect(topic.name not in INTERNAL_TOPICS, f"{where} is the coordinators' own")
+    try:
+        check_topic_name(topic.name)
+    except Refusal as why:
+        raise Implausible(f"{where}: {why}") from None
     _expect(
         _fits(topic.partitions, int) and 1 <= topic.partitions <= MOST_PARTITIONS,
         f"{where} has {topic.partitions!r} partitions, and not 1 to {MOST_PARTITIONS}",
@@ -84,6 +99,7 @@ def _topic(case: Case, topic: TopicPlan) -> None:
 
 def _client(case: Case, client: ClientPlan) -> None:
     where = f"client {client.name!r}"
+    _expect(_fits(client.name, str) and bool(client.name.strip()), f"{where} has no name")
     _expect(client.kind in CLIENTS, f"{where} is a {client.kind!r}, and there are {', '.join(CLIENTS)}")
     make = CLIENTS[client.kind].__init__
     hints = get_type_hints(make, localns={"Scene": Scene})
@@ -94,7 +110,8 @@ def _client(case: Case, client: ClientPlan) -> None:
     }
     for name, value in client.options.items():
         _expect(name in known, f"{where} has the option {name!r}, which no {client.kind} knows")
-        _expect(_fits(value, hints[name]), f"the option {name} of {where} cannot be {value!r}")
+        may_be = _fits(value, hints[name]) and (not _is_time(name) or 0 < value <= LONGEST_MS)
+        _expect(may_be and value != "", f"the option {name} of {where} cannot be {value!r}")
     for name, parameter in known.items():
         is_given = name in client.options or parameter.default is not Parameter.empty
         _expect(is_given, f"{where} lacks the option {name}")
@@ -146,8 +163,16 @@ def _argument(case: Case, name: str, value: Any) -> None:
             _expect(len(value) > 0, "there are no replicas")
             for node_id in value:
                 _broker(case, node_id)
-        case _ if name == "ms" or name.endswith("_ms"):
+        case "kept_percent" | "percent":
+            _expect(0 <= value <= 100, f"{name} cannot be {value}")
+        case "floor":
+            _expect(1 <= value <= case.brokers, f"{name} cannot be {value}")
+        case _ if _is_time(name):
             _expect(LEAST_MS.get(name, 0) <= value <= LONGEST_MS, f"{name} cannot be {value}")
+
+
+def _is_time(name: str) -> bool:
+    return name == "ms" or name.endswith("_ms")
 
 
 def _broker(case: Case, who: str | int) -> None:
