@@ -8,12 +8,15 @@ from dataclasses import replace
 import pytest
 
 from gapless.core.contract import TopicPartition
+from gapless.core.producers import Producers, RefusedBatch
 from gapless.simulator.campaign import Tally
 from gapless.simulator.case import Case, ClientPlan, Step, TopicPlan
 from gapless.simulator.checkers import CHECKERS, Checker, Violation
-from gapless.simulator.history import Outcome, Polled, Reading, Start, Write
+from gapless.simulator.history import GiveUp, Outcome, Polled, Reading, Start, Write
 from gapless.simulator.run import play, play_scene
 from gapless.simulator.scene import Scene
+from gapless.wire.batch import BatchHeader
+from gapless.wire.errors import ErrorCode
 
 PLACE = ("t", 0)
 CASE = Case(
@@ -139,6 +142,48 @@ def test_one_record_at_two_offsets_is_a_duplicate(scene: Scene) -> None:
     assert f"record {first.value} at {first.offset} and again at 50" in found("duplicate", scene)
     scene.history.writes[first.value].once = False
     assert found("duplicate", scene) == ""  # its producer does not promise it
+
+
+@pytest.mark.parametrize("name", ["producer", "transactor"])
+def test_work_that_is_refused_though_nothing_was_lost_is_seen(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def refuse(self: Producers, batch: BatchHeader, *, settled: bool = True) -> None:
+        if batch.is_transactional is (name == "transactor"):
+            raise RefusedBatch(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "because the test says so")
+
+    monkeypatch.setattr(Producers, "check", refuse)
+    violation = play(CASE).violation
+    assert violation is not None
+    assert violation.anomaly == "refused"
+    assert violation.text.startswith(f"{name} is told OUT_OF_ORDER_SEQUENCE_NUMBER and gives up what it ")
+    assert violation.records
+
+
+def test_what_follows_lost_records_may_be_refused(scene: Scene) -> None:
+    error = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    scene.history.given_up.append(GiveUp("producer", error, PLACE, (1, 2)))
+    assert "gives up what it sends in records 1, 2, though nothing was lost" in found("refused", scene)
+    scene.excuse("t", "all its machines burnt")
+    scene.injected["power-cut"] = 1
+    assert found("refused", scene) == ""
+
+
+def test_who_is_fenced_may_have_a_successor_and_without_faults_nobody_has(scene: Scene) -> None:
+    scene.history.given_up.append(GiveUp("transactor", ErrorCode.PRODUCER_FENCED, None, ()))
+    assert "PRODUCER_FENCED and gives up its work, though nothing went wrong" in found("refused", scene)
+    scene.injected["crash"] = 1
+    assert found("refused", scene) == ""
+
+
+def test_without_faults_all_is_acknowledged_and_every_transaction_ends(scene: Scene) -> None:
+    (aborted,) = [each for each in scene.history.attempts if each.outcome is Outcome.ABORTED]
+    aborted.outcome = Outcome.UNKNOWN
+    assert f"transaction {aborted.number} of transactor has not ended" in found("refused", scene)
+    aborted.outcome = Outcome.ABORTED
+    write = a_write(scene, plain)
+    write.acknowledged = False
+    assert f"producer is not told that record {write.value} is stored in t-0" in found("refused", scene)
 
 
 def test_a_record_of_an_aborted_transaction_is_an_aborted_read(scene: Scene) -> None:

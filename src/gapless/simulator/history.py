@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from gapless.wire.errors import ErrorCode
+
 Place = tuple[str, int]
 """Topic and partition."""
 
@@ -133,6 +135,17 @@ class Owned(NamedTuple):
     place: Place
 
 
+class GiveUp(NamedTuple):
+    """A producer does not go on with what is under way, because of what it was told."""
+
+    producer: str
+    error: ErrorCode
+    place: Place | None
+    """Where it was told so, if it was about records."""
+    values: tuple[int, ...]
+    """The records that it gives up."""
+
+
 Line = Callable[[str, str], None]
 
 
@@ -143,6 +156,7 @@ class History:
         self.writes: dict[int, Write] = {}
         self.attempts: list[Attempt] = []
         self.readings: list[Reading] = []
+        self.given_up: list[GiveUp] = []
         self.owned: list[Owned] = []
         self.commits: list[Commit] = []
         self.starts: list[Start] = []

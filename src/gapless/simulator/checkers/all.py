@@ -9,6 +9,7 @@ from gapless.simulator.checkers import (  # noqa: F401, I001  the order counts
     logs_equal,
     lost_write,
     duplicate,
+    refused,
     aborted_read,
     torn_transaction,
     inconsistent_offsets,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gapless.simulator.clients.client import PASSING, REQUEST_MS, Client
 from gapless.simulator.clients.process import Part, Process, Promise
-from gapless.simulator.history import Place, Write
+from gapless.simulator.history import GiveUp, Place, Write
 from gapless.wire.apis import ApiKey
 from gapless.wire.errors import ErrorCode
 from gapless.wire.messages import InitProducerIdRequest
@@ -155,8 +155,7 @@ class Producer(Client):
         if self.idempotent and error not in PASSING:
             self._begin_anew(lane, error)
         elif not self.idempotent and lane.tries >= self.plain_tries:
-            lane.in_flight.clear()
-            lane.tries = 0
+            self._give_up(lane, error)
         else:
             yield self.back_off(lane.tries)
 
@@ -173,9 +172,15 @@ class Producer(Client):
 
     def _begin_anew(self, lane: Lane, error: ErrorCode) -> None:
         """What is under way may be stored or not: it is given up, and a new id is asked for."""
-        self.history.say(self.name, f"gives up what is under way after {error.name}, and starts anew")
-        lane.in_flight.clear()
+        what = ", ".join(named(batch.writes) for batch in lane.in_flight) or "its place"
+        self.history.say(self.name, f"gives up {what} after {error.name}, and starts anew")
+        self._give_up(lane, error)
         lane.producer = (-1, -1)
+
+    def _give_up(self, lane: Lane, error: ErrorCode) -> None:
+        values = tuple(write.value for batch in lane.in_flight for write in batch.writes)
+        self.history.given_up.append(GiveUp(self.name, error, lane.place, values))
+        lane.in_flight.clear()
         lane.tries = 0
 
     def _acknowledge(self, batch: Batch, base_offset: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gapless.simulator.clients.client import GROUP_KEY, PASSING, TRANSACTION_KEY, Client
 from gapless.simulator.clients.process import Part
 from gapless.simulator.clients.producer import named, new_batch, outcome_of, produce_request
-from gapless.simulator.history import Attempt, Outcome, Place, Write
+from gapless.simulator.history import Attempt, GiveUp, Outcome, Place, Write
 from gapless.wire.apis import ApiKey
 from gapless.wire.errors import ErrorCode
 from gapless.wire.messages import (
@@ -49,6 +49,14 @@ OffsetTopic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
 
 class GivenUp(Exception):
     """The transaction cannot go on: its producer must start anew."""
+
+    def __init__(
+        self, why: str, error: ErrorCode = ErrorCode.REQUEST_TIMED_OUT, place: Place | None = None
+    ) -> None:
+        super().__init__(why)
+        self.error = error
+        self.place = place
+        """Where records were refused, if any were."""
 
 
 class Committer(NamedTuple):
@@ -101,6 +109,7 @@ class TransactionalClient(Client):
             self.history.say(self.name, f"starts with epoch {answer.producer_epoch}")
         elif error in FENCED:
             self.is_fenced = True
+            self.history.given_up.append(GiveUp(self.name, error, None, ()))
             self.history.say(self.name, "is told that it is fenced, and ends")
         else:
             yield self.back_off(2)
@@ -116,6 +125,7 @@ class TransactionalClient(Client):
         self.is_ready = False
         if attempt.outcome is Outcome.OPEN:
             attempt.outcome = Outcome.ABORTED
+        self.history.given_up.append(GiveUp(self.name, why.error, why.place, tuple(attempt.values)))
         self.history.say(self.name, f"gives up transaction {attempt.number}: {why}")
 
     def write(self, place: Place, writes: list[Write]) -> Part:
@@ -140,8 +150,8 @@ class TransactionalClient(Client):
                 )
                 return
             self.forget_leader(place, None if result is None else result.current_leader)
-            yield from self._try_again(error, tries)
-        raise GivenUp("records could not be sent")
+            yield from self._try_again(error, tries, place)
+        raise GivenUp("records could not be sent", place=place)
 
     def _add_partition(self, place: Place) -> Part:
         topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=place[0], partitions=[place[1]])
@@ -231,7 +241,7 @@ class TransactionalClient(Client):
             if error not in PASSING:
                 if not unsure:
                     attempt.outcome = Outcome.ABORTED
-                raise GivenUp(error.name)
+                raise GivenUp(error.name, error)
             unsure = unsure or error not in NOTHING_DONE
             yield from self._try_again(error, tries)
         raise GivenUp("the end was not answered")
@@ -254,9 +264,9 @@ class TransactionalClient(Client):
             self.forget_coordinator(TRANSACTION_KEY, self.transactional_id)
         return answer
 
-    def _try_again(self, error: ErrorCode, tries: int) -> Part:
+    def _try_again(self, error: ErrorCode, tries: int, place: Place | None = None) -> Part:
         if error not in PASSING:
-            raise GivenUp(error.name)
+            raise GivenUp(error.name, error, place)
         if error in ELSEWHERE:
             self.forget_coordinator(TRANSACTION_KEY, self.transactional_id)
         yield self.back_off(tries)

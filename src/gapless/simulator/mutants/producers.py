@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from gapless.core.partition import Partition
-from gapless.core.producers import Producers
+from gapless.core.producers import AppendedBatch, Producers, RefusedBatch
 from gapless.core.records import PartitionChanged
 from gapless.simulator.mutants.mutant import Wrong, mutant
+from gapless.wire.batch import BatchHeader
+from gapless.wire.errors import ErrorCode
 
 _delete_records = Partition.delete_records
 _assign = Partition.assign
@@ -37,6 +39,31 @@ mutant(
     twice.""",
     Wrong(Partition, "delete_records", _producers_go_with_records),
     found_as=("duplicate",),
+    profile="retention",
+)
+
+
+_check = Producers.check
+
+
+def _only_what_continues(
+    self: Producers, batch: BatchHeader, *, settled: bool = True
+) -> AppendedBatch | None:
+    if batch.base_sequence > 0 and not self.is_known(batch.producer_id):
+        raise RefusedBatch(ErrorCode.UNKNOWN_PRODUCER_ID, "the mutant takes a sequence from its first only")
+    return _check(self, batch, settled=settled)
+
+
+mutant(
+    21,
+    "continuing-is-refused",
+    "KAFKA-7190",
+    """When the last records of a producer are deleted, its sequence numbers are forgotten with them, and who
+    is not known must begin with the first. A producer that writes seldom is refused though nothing was lost:
+    it must begin anew, and what it had under way is given up or stored twice.""",
+    Wrong(Partition, "delete_records", _producers_go_with_records),
+    Wrong(Producers, "check", _only_what_continues),
+    found_as=("refused",),
     profile="retention",
 )
 
