@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
@@ -14,6 +15,7 @@ from gapless.simulator.faults import FAULTS
 from gapless.simulator.profiles import PROFILES
 from gapless.simulator.run import play_scene
 from gapless.simulator.scene import Scene
+from gapless.storage.memory import MemoryLogStore
 from tests.simulator.stages import members, played, relays, sends, stage
 
 
@@ -106,6 +108,29 @@ def test_a_power_cut_that_does_not_come_to_pass_excuses_nothing() -> None:
     played(scene)
     assert scene.injected["power-cut"] == len(away)
     assert not scene.excused
+
+
+def test_a_power_cut_takes_another_part_of_each_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One log is kept and another one is lost: the coordinators' are on the same disks as the records."""
+    shares: list[dict[str, int]] = []
+    cut = MemoryLogStore.power_cut
+
+    def look(store: MemoryLogStore, kept: Mapping[tuple[str, int], int]) -> None:
+        for (topic, index), log in store.logs.items():
+            unflushed = log.end_offset - log.flushed_offset
+            if unflushed > 1:
+                left = kept[topic, index] - log.flushed_offset
+                shares[-1][f"{topic}-{index}"] = 100 * left // unflushed
+        cut(store, kept)
+
+    monkeypatch.setattr(MemoryLogStore, "power_cut", look)
+    for kept_percent in (50, 50, 0):
+        shares.append({})
+        after(*(Step(at, "power-cut", (3, 50, kept_percent, True)) for at in (900, 1_700, 2_500)))
+    first, again, worst = shares
+    assert first == again
+    assert {0, 100} <= set(first.values())
+    assert set(worst.values()) == {0}
 
 
 def test_clocks_may_be_wrong_from_the_start_and_go_back_with_a_restart() -> None:

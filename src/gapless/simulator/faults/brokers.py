@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from random import Random
 
 from gapless.core.contract import BrokerDied
 from gapless.core.coordinators import INTERNAL_TOPICS
@@ -66,10 +67,15 @@ def crash_elected(scene: Scene, topic: str, partition: int, after_ms: int, down_
 @fault(
     "power-cut",
     "a machine loses its power: what was not flushed is gone, or a part of it",
-    lambda random, case: (some_broker(random, case), a_while(random), random.choice((0, 0, 50, 90))),
+    lambda random, case: (some_broker(random, case), a_while(random), random.choice((0, 0, 50, 90)), True),
 )
-def power_cut(scene: Scene, who: str | int, down_ms: int, kept_percent: int) -> bool:
-    """See its meaning. What coordinators must know is spared: it is decided first, and excused then."""
+def power_cut(
+    scene: Scene, who: str | int, down_ms: int, kept_percent: int, each_apart: bool = False
+) -> bool:
+    """See its meaning. What coordinators must know is spared: it is decided first, and excused then.
+
+    `each_apart`: of each log another part is kept.
+    """
     node_id = resolve(scene, who)
     if node_id is None or not scene.world.hosts[node_id].alive:
         return False
@@ -81,14 +87,26 @@ def power_cut(scene: Scene, who: str | int, down_ms: int, kept_percent: int) -> 
         return False
     for topic in lost:
         scene.excuse(topic, f"the power of broker {node_id} was cut, and too few others had everything")
-    kept = {
-        name: log.flushed_offset + (log.end_offset - log.flushed_offset) * kept_percent // 100
-        for name, log in host.store.logs.items()
-    }
+    when = f"{scene.case.seed} {scene.world.now_ms} {node_id}"
+    kept = {}
+    for name, log in host.store.logs.items():
+        percent = _share(kept_percent, f"{when} {name[0]}-{name[1]}") if each_apart else kept_percent
+        kept[name] = log.flushed_offset + (log.end_offset - log.flushed_offset) * percent // 100
     scene.history.say(f"broker {node_id}", "loses its power")
     scene.world.power_cut(node_id, kept=kept)
     later(scene, down_ms, lambda: start_again(scene, node_id))
     return True
+
+
+def _share(percent: int, drawn_by: str) -> int:
+    """How much of a log is kept. A system writes file by file: all of one is on disk, of another not.
+
+    The percentage is how likely it is that all is kept; 0 is the worst, nothing of any log.
+    """
+    random = Random(drawn_by)
+    if random.randrange(100) < percent:
+        return 100
+    return random.randrange(100) if percent and random.random() < 0.5 else 0
 
 
 def _bears_a_power_cut(scene: Scene, place: tuple[str, int], node_id: int) -> bool:
