@@ -109,3 +109,80 @@ def test_what_is_wrong_inside_may_harm_nobody() -> None:
     with mistaken("hw-of-the-fastest"):
         story, _ = tell(case)
     assert story.ending[-1].startswith("If the run goes on, all is well in the end")
+
+
+def texts(story: Story) -> list[str]:
+    return [f"{line.who} {line.text}" for line in story.lines]
+
+
+def test_what_was_given_up_is_told_before_who_led() -> None:
+    """The wrong copy is made because the follower gave up the right one, and the other way round."""
+    case = Case(
+        seed=5,
+        profile="leaders",
+        brokers=3,
+        topics=(TopicPlan("t", 1, 3, {"min.insync.replicas": "2"}),),
+        clients=(
+            ClientPlan("plain-0", "producer", {"acks": 1, "idempotent": False}),
+            ClientPlan("plain-1", "producer", {"acks": 0, "idempotent": False}),
+            ClientPlan("idempotent", "producer", {"acks": -1, "idempotent": True}),
+            ClientPlan("reader", "consumer", {"committed_only": True}),
+        ),
+        steps=(
+            Step(0, "send", ("plain-0", "t", 0, 1)),
+            Step(10, "crash", (1, 10)),
+            Step(10, "crash", (3, 10)),
+            Step(20, "send", ("plain-0", "t", 0, 3)),
+            Step(30, "to-and-fro", ("t", 0, 10, True)),
+            Step(130, "send", ("idempotent", "t", 0, 3)),
+            Step(130, "to-and-fro", ("t", 0, 10, True)),
+            Step(130, "send", ("plain-1", "t", 0, 4)),
+        ),
+        jitter=False,
+        settings={"leader.imbalance.check.interval.seconds": "1"},
+        harm_only=True,
+    )
+    with mistaken("same-leader-no-truncation"):
+        story, report = tell(case)
+    assert report.violation is not None
+    assert report.violation.anomaly == "inconsistent-offsets"
+    assert story.left_out > 0
+    told = texts(story)
+    assert "broker 3 gives up records 7 to 10 of t-0, now that broker 2 leads" in told
+    assert "broker 3 gives up records 1 to 6 of t-0, now that broker 1 leads" in told
+
+
+def test_who_ended_a_transaction_and_by_whose_request_is_told() -> None:
+    case = Case(
+        seed=6,
+        profile="late",
+        brokers=3,
+        topics=(TopicPlan("t", 1, 3, {"min.insync.replicas": "2"}),),
+        clients=(
+            ClientPlan("shop", "transactional", {"transactional_id": "x", "newer": True}),
+            ClientPlan("reader", "consumer", {"committed_only": True}),
+        ),
+        steps=(
+            Step(0, "transact", ("shop", (("t", 0, 1),), True)),
+            Step(100, "transact", ("shop", (("t", 0, 1),), True)),
+            Step(102, "late-request", ("shop", "coordinator", 60)),
+            Step(120, "transact", ("shop", (("t", 0, 1),), False)),
+        ),
+        jitter=False,
+    )
+    with mistaken("one-epoch-for-all"):
+        story, report = tell(case)
+    assert report.violation is not None
+    assert report.violation.anomaly == "G1a"
+    expected = [
+        "shop begins transaction 1, to be committed: 1 to t-0",
+        "broker 1 commits transaction 1 of shop, as asked",
+        "broker 1 stores the commit of transaction 1 of shop in t-0 at 3",
+        "shop begins transaction 2, to be aborted: 1 to t-0",
+        "broker 1 gets the late end of transaction 1 of shop",
+        "broker 1 commits transaction 2 of shop, by the late request of shop for transaction 1",
+        "broker 1 stores the commit of transaction 2 of shop in t-0 at 5",
+    ]
+    assert [line for line in texts(story) if line in expected] == expected
+    (second,) = [line for line in story.lines if "begins transaction 2" in line.text]
+    assert second.at_ms > 120, "it is told when it begins, and not when that is asked for"

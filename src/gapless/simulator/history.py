@@ -31,8 +31,11 @@ class Attempt:
 
     producer: str
     number: int
+    transactional_id: str = ""
     values: list[int] = field(default_factory=list)
     outcome: Outcome = Outcome.OPEN
+    end_request: object = None
+    """With what its end was asked for: whoever sees that arrive knows which transaction was meant."""
 
 
 @dataclass(slots=True, eq=False)
@@ -200,10 +203,11 @@ class History:
         """Where a place may begin by now: what lay before is not missed."""
         return max(self.deleted.get(place, 0), self.expired.get(place, 0))
 
-    def begins(self, producer: str) -> Attempt:
+    def begins(self, producer: str, transactional_id: str = "", plan: str = "") -> Attempt:
         """A producer begins a transaction."""
-        attempt = Attempt(producer, len(self.attempts))
+        attempt = Attempt(producer, len(self.attempts), transactional_id)
         self.attempts.append(attempt)
+        self.say(producer, f"begins transaction {attempt.number}{plan}")
         return attempt
 
     def reads(self, consumer: str, place: Place, *, committed_only: bool, starts_at: int = 0) -> Reading:

@@ -13,6 +13,7 @@ from gapless.core.partition import Partition
 from gapless.core.records import BrokerRegistered, ControllerElected, MetadataRecord, PartitionChanged
 from gapless.simulator.arguments import named
 from gapless.simulator.case import Step
+from gapless.simulator.deciding import Decisions
 from gapless.simulator.history import Place
 from gapless.simulator.looking import records_of
 from gapless.simulator.scene import Scene
@@ -23,6 +24,7 @@ SHOWN_VALUES = 6
 SAYS = "says: "
 """How a line begins that a broker has for its operator."""
 _PLACE = re.compile(r"\b(\w+)-(\d+)\b")
+_TRANSACTION = re.compile(r"\btransaction (\d+)\b")
 _VALUES = re.compile(r"\brecords? (\d+)(?: to (\d+))?|\breads ([\d, ]+) from|\[([\d, ]+)\]")
 
 
@@ -32,8 +34,8 @@ class Kind(IntEnum):
     FAULT = 0
     RECORD = 1
     """Of a record that was lost, doubled or misplaced."""
-    ELECTION = 2
-    LOSS = 3
+    LOSS = 2
+    ELECTION = 3
     CLIENT = 4
     COPY = 5
     CLUSTER = 6
@@ -73,7 +75,9 @@ class Notes(Watcher):
         scene.history.say = self._said
         scene.world.on_told = lambda node_id, text: self._said(f"broker {node_id}", SAYS + text)
         scene.world.journal.on_entry.append(self._decided)
-        scene.on_change.append(self._changed)
+        decisions = Decisions(scene, self._of_transactions)
+        scene.world.on_event = decisions.happened
+        scene.on_change += [self._changed, decisions.changed]
         for name, topic in scene.topics.items():
             for index in range(topic.partitions):
                 place = (name, index)
@@ -98,10 +102,6 @@ class Notes(Watcher):
             values = list(self._scene.history.writes)[-given["count"] :]
             place = (given["topic"], given["partition"])
             self._note(client, f"sends {_records(values)} to {_name(place)}", Kind.CLIENT, place, values)
-        elif step.what == "transact":
-            writes = ", ".join(f"{count} to {topic}-{index}" for topic, index, count in given["writes"])
-            wish = "committed" if given["commit"] else "aborted"
-            self._note(client, f"begins a transaction, to be {wish}: {writes}", Kind.RECORD)
         elif step.what == "succeed":
             self._note(client, "is a new process now; the old one goes on as a zombie", Kind.RECORD)
 
@@ -112,6 +112,14 @@ class Notes(Watcher):
         else:
             kind = Kind.CLIENT if who in self._scene.clients else Kind.FAULT
         self._note(who, text, kind, None, _values_in(text) if kind is Kind.CLIENT else ())
+        transaction = _TRANSACTION.search(text)
+        if transaction is not None:  # what it is about is of all its records, also of those to come
+            self.lines[-1].records = self._scene.history.attempts[int(transaction[1])].values
+
+    def _of_transactions(self, who: str, text: str, places: list[Place], values: list[int]) -> None:
+        """A late request has arrived, or a coordinator has decided something."""
+        self._note(who, text, Kind.CLIENT, None, values)
+        self.lines[-1].places = places
 
     # ------------------------------------------------------------------------------------- the cluster
 

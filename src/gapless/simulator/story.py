@@ -117,7 +117,7 @@ def _that_matter(lines: list[Line], case: Case, violation: Violation | None) -> 
             continue  # what it is about has a line of its own
         if line.kind is Kind.WATERMARK and violation is not None and not _is_inside(violation.anomaly):
             continue  # clients do not see it
-        if records.intersection(line.records) and line.kind in (Kind.CLIENT, Kind.COPY):
+        if records.intersection(line.records) and line.kind in (Kind.LOSS, Kind.CLIENT, Kind.COPY):
             line.kind = Kind.RECORD
         if line.kind is Kind.FAULT or not line.places or places.intersection(line.places):
             yield line

@@ -113,7 +113,7 @@ class Relay(Member):
         with self._turns.taken():
             if not self._producer.is_ready:
                 return  # another place's transaction has failed, and the share is over
-            attempt = self.history.begins(self.name)
+            attempt = self.history.begins(self.name, self._producer.transactional_id)
             place = position.reading.place
             commit = self.history.wants_commit(
                 self.group, self._generation(share), self.name, place, position.reading.position

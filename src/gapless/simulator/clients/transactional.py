@@ -24,6 +24,11 @@ class Plan:
     writes: list[tuple[Place, int]]
     commit: bool
 
+    def __str__(self) -> str:
+        wish = "committed" if self.commit else "aborted"
+        writes = ", ".join(f"{count} to {place[0]}-{place[1]}" for place, count in self.writes)
+        return f", to be {wish}: {writes}"
+
 
 class TransactionalProducer(TransactionalClient):
     """Makes one transaction after another."""
@@ -48,7 +53,7 @@ class TransactionalProducer(TransactionalClient):
                 yield from self.start()
                 continue
             plan = self._plans.popleft()
-            attempt = self.history.begins(self.name)
+            attempt = self.history.begins(self.name, self.transactional_id, str(plan))
             try:
                 yield from self._make(plan, attempt)
             except GivenUp as why:

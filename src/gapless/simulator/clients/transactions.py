@@ -229,6 +229,7 @@ class TransactionalClient(Client):
             producer_epoch=self.producer[1],
             committed=commit,
         )
+        attempt.end_request = body
         unsure = False
         for tries in range(MAX_TRIES):
             if commit:
