@@ -19,6 +19,10 @@ from gapless.simulator.odds.configuration import USUAL, Acks, Configuration, Flu
 PLAYS, TABLE_PLAYS = 30, 15
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "y": 365.25 * 86_400}
 NEVER = "never"
+LEAST_S, MOST_S = 0.001, 1_000_000 * SECONDS["y"]
+"""Virtual time has milliseconds; and no fault is rarer than that."""
+SHOWN = 40
+LEAST_RATE, MOST_RATE = 1e-9, 1e12
 _CHOICES = {
     "acks": "--acks",
     "replicas": "--rf",
@@ -180,7 +184,9 @@ def _seconds(text: str, option: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdy])", text.strip())
     seconds = float(found[1]) * SECONDS[found[2]] if found else 0.0
     if seconds <= 0:
-        raise UsageError(f"{option}: {text!r} is not a time such as 90s, 15m, 12h, 30d or 2y")
+        raise UsageError(f"{option}: {_short(text)} is not a time such as 90s, 15m, 12h, 30d or 2y")
+    if not LEAST_S <= seconds <= MOST_S:
+        raise UsageError(f"{option}: {_short(text)} is not between 0.001s and 1000000y")
     return seconds
 
 
@@ -188,5 +194,12 @@ def _rate(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/([smhd]))?", text.strip())
     rate = float(found[1]) / SECONDS[found[2] or "s"] if found else 0.0
     if rate <= 0:
-        raise UsageError(f"--rate: {text!r} is not a rate such as 1000/s or 50/m")
+        raise UsageError(f"--rate: {_short(text)} is not a rate such as 1000/s or 50/m")
+    if not LEAST_RATE <= rate <= MOST_RATE:
+        raise UsageError(f"--rate: {_short(text)} is not between {LEAST_RATE:g}/s and {MOST_RATE:g}/s")
     return rate
+
+
+def _short(text: str) -> str:
+    """What was given, cut where it is too long for a line."""
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
