@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from gapless import cli
 from gapless.errors import UsageError
 from gapless.simulator.odds.configuration import USUAL, Acks, Configuration, FlushPolicy
-from gapless.simulator.odds.estimate import Estimate, estimate
+from gapless.simulator.odds.estimate import POISSON, Estimate, estimate
 from gapless.simulator.odds.figures import figure, span, told
 from gapless.simulator.odds.kinds import DAY, KINDS, YEAR
 from gapless.simulator.odds.measuring import measure
@@ -150,6 +151,37 @@ def test_what_was_never_seen_is_bounded_by_the_rule_of_three_and_never_zero() ->
     batch_ms = MODEL.linger_ms / PARTITIONS
     assert odds.lost.high == pytest.approx(3 / 30 * batch_ms)  # in a thousand seconds: per million as it is
     assert told(odds.lost).startswith("< ")
+
+
+@pytest.mark.parametrize(("plays", "high"), [(5, 5.57), (30, 5.57)])
+def test_what_was_seen_once_has_the_interval_of_a_count(plays: int, high: float) -> None:
+    """A bootstrap over plays ends at three windows or so, whatever it draws."""
+    samples = {"rack": taken([60.0] + [0.0] * (plays - 1))}
+    odds = estimate(LEADER, samples, {"rack": 1_000.0}, MODEL, seed=1)
+    (share,) = odds.shares
+    assert share.lost_ms == pytest.approx(
+        Estimate(60 / plays, 0.0253 * 60 / plays, high * 60 / plays), rel=1e-3
+    )
+    assert odds.lost == pytest.approx(share.lost_ms)  # in a thousand seconds: per million as it is
+
+
+def test_the_intervals_of_few_hits_are_those_of_poisson() -> None:
+    """The ends are where so few, or so many, come with a chance of 2.5 %."""
+
+    def at_most(count: int, mean: float) -> float:
+        return sum(math.exp(-mean) * mean**each / math.factorial(each) for each in range(count + 1))
+
+    for count, (low, high) in enumerate(POISSON, start=1):
+        assert 1 - at_most(count - 1, low) == pytest.approx(0.025, rel=1e-3)
+        assert at_most(count, high) == pytest.approx(0.025, rel=1e-3)
+
+
+def test_what_was_seen_seldom_widens_the_sum_of_what_was_seen_often() -> None:
+    mtbf_s = {"rack": 1_000.0, "reset": 1_000.0}
+    samples = {"rack": taken([7.0] * 30), "reset": taken([30.0] + [0.0] * 29)}
+    odds = estimate(SAFE, samples, mtbf_s, MODEL, seed=1)
+    resets = odds.shares[1].lost_ms
+    assert odds.lost == pytest.approx(Estimate(7 + resets.mean, 7 + resets.low, 7 + resets.high))
 
 
 def test_the_upper_end_counts_what_was_seen_and_the_bounds_of_what_was_not() -> None:

@@ -4,8 +4,9 @@ What a fault takes is known in milliseconds of a partition's stream, its *window
 seconds each time that something happens, which is once in T seconds, loses w/T of all its records, however
 many come in a second.
 
-Intervals are percentiles of a bootstrap over plays. Where nothing was seen in n plays, the rule of three
-bounds it: fewer than 3/n batches are taken on average.
+Intervals are percentiles of a bootstrap over plays. Of what was seen in a few plays only, a bootstrap knows
+too little: there the interval is that of a Poisson count, times the mean of what those plays took. Where
+nothing was seen in n plays, the rule of three bounds it: fewer than 3/n batches are taken on average.
 """
 
 from __future__ import annotations
@@ -24,6 +25,15 @@ from gapless.simulator.odds.stage import Taken
 RESAMPLES = 400
 LOW, HIGH = 0.025, 0.975
 RULE_OF_THREE = 3
+FEW_HITS = 5
+POISSON = (
+    (0.02532, 5.5717),
+    (0.24221, 7.2247),
+    (0.61867, 8.7673),
+    (1.08987, 10.2416),
+    (1.62349, 11.6684),
+)
+"""The exact interval of 95 % for the mean of a count that was seen once, twice, ..."""
 MILLION = 1_000_000
 
 
@@ -114,23 +124,44 @@ class _Measure:
         what: Callable[[Taken], float],
     ) -> None:
         self.windows_ms: dict[str, Estimate] = {}
-        mean, bound = 0.0, 0.0
+        mean, below, above = 0.0, 0.0, 0.0
         resampled = [0.0] * RESAMPLES
         for name, all_taken in samples.items():
             values = [KINDS[name].count * what(taken) for taken in all_taken]
             weight = MILLION / 1_000 / mtbf_s[name]
-            if any(values):
+            if _is_seen_enough(values):
                 means = [_mean(random.choices(values, k=len(values))) for _ in range(RESAMPLES)]
                 resampled = [total + weight * each for total, each in zip(resampled, means, strict=True)]
-                self.windows_ms[name] = _interval(_mean(values), means)
+                window = _interval(_mean(values), means)
             else:
-                batch_ms = KINDS[name].count * model.linger_ms / PARTITIONS
-                self.windows_ms[name] = Estimate(0, 0, RULE_OF_THREE / len(values) * batch_ms)
-                bound += weight * self.windows_ms[name].high
-            mean += weight * self.windows_ms[name].mean
+                window = _few(values, KINDS[name].count * model.linger_ms / PARTITIONS)
+                resampled = [total + weight * window.mean for total in resampled]
+                below += weight * (window.mean - window.low)
+                above += weight * (window.high - window.mean)
+            self.windows_ms[name] = window
+            mean += weight * window.mean
         total = _interval(mean, resampled)
-        self.total = total._replace(high=total.high + bound)
-        """What was not seen may be there all the same: its bounds are added to the upper end."""
+        self.total = Estimate(mean, max(0.0, total.low - below), total.high + above)
+        """What was seldom or never seen may come more often: that is added to the ends."""
+
+
+def _hits(values: Sequence[float]) -> list[float]:
+    return [value for value in values if value]
+
+
+def _is_seen_enough(values: Sequence[float]) -> bool:
+    """Whether plays differ enough that to draw from them again tells how they might have been."""
+    hits = len(_hits(values))
+    return hits > min(FEW_HITS, len(values) // 2)
+
+
+def _few(values: Sequence[float], batch_ms: float) -> Estimate:
+    """Of what was seen in a few plays or in none; then it is counted in batches."""
+    hits, plays = _hits(values), len(values)
+    if not hits:
+        return Estimate(0, 0, RULE_OF_THREE / plays * batch_ms)
+    low, high = POISSON[len(hits) - 1]
+    return Estimate(_mean(hits) * len(hits), _mean(hits) * low, _mean(hits) * high).times(1 / plays)
 
 
 def _mean(values: Sequence[float]) -> float:
