@@ -15,6 +15,7 @@ from gapless.simulator.checkers import CHECKERS, Checker, Violation
 from gapless.simulator.history import GiveUp, Outcome, Polled, Reading, Start, Write
 from gapless.simulator.run import play, play_scene
 from gapless.simulator.scene import Scene
+from gapless.storage import rules
 from gapless.wire.batch import BatchHeader
 from gapless.wire.errors import ErrorCode
 
@@ -299,6 +300,45 @@ def test_replicas_that_differ_below_the_watermark_are_seen(scene: Scene) -> None
     assert f"has a batch of epoch {other.leader_epoch} at 0" in look(checker, second[0].node_id)
 
 
+@pytest.mark.parametrize(("starts_at", "expected"), [(-1, "begins at 9"), (0, "")])
+def test_a_batch_that_begins_before_the_log_s_end_is_seen(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, starts_at: int, expected: str
+) -> None:
+    monkeypatch.setattr(rules, "check_chain", lambda *_: None)  # the log itself would refuse it
+    checker = watching("nonmonotonic-log", scene)
+    leader = scene.leader(PLACE)
+    assert leader is not None
+    log = leader.log
+    first = next(log.batches_from(0))
+    data = bytearray(log.bytes_from(0, first.size_bytes))
+    end = log.end_offset
+    log.append((first._replace(base_offset=end + starts_at, position=0),), memoryview(data))
+    told = look(checker, leader.node_id)
+    assert told.endswith(expected)
+    assert bool(told) is bool(expected)
+    assert look(checker, leader.node_id) == "", "each batch is looked at once"
+
+
+@pytest.mark.parametrize("lacks", [True, False])
+def test_who_enters_the_in_sync_set_without_all_that_was_committed_is_seen(scene: Scene, lacks: bool) -> None:
+    watching("in-sync", scene)
+    whole = scene.assignment(PLACE)
+    follower = next(replica for _, replica in scene.replicas(PLACE) if not replica.is_leader)
+    smaller = tuple(each for each in whole.isr if each != follower.node_id)
+    scene.world.append(replace(whole, isr=smaller, partition_epoch=whole.partition_epoch + 1))
+    end = follower.log.end_offset
+    if lacks:
+        follower.log.truncate_to(2)
+    comes_back = replace(whole, partition_epoch=whole.partition_epoch + 2)
+    if not lacks:
+        scene.world.append(comes_back)
+        return
+    with pytest.raises(Violation, match=f"broker {follower.node_id} is in sync again") as found:
+        scene.world.append(comes_back)
+    assert f"everything below {end} was committed" in found.value.text
+    assert found.value.anomaly == "in-sync"
+
+
 def test_records_that_are_deleted_before_their_time_are_seen(scene: Scene) -> None:
     checker = watching("expired-early", scene)
     leader = scene.leader(PLACE)
@@ -311,7 +351,7 @@ def test_records_that_are_deleted_before_their_time_are_seen(scene: Scene) -> No
 def test_records_may_expire_when_they_are_old_enough(scene: Scene, kept_ms: str, expected: str) -> None:
     checker = watching("expired-early", scene)
     scene.world.run(10_000)
-    scene.topics["t"].configs["retention.ms"] = kept_ms
+    scene.topics["t"] = replace(scene.topics["t"], configs={"retention.ms": kept_ms})
     leader = scene.leader(PLACE)
     assert leader is not None
     leader.log.advance_start(3)
