@@ -9,6 +9,7 @@ from gapless.simulator.mutants.mutant import Wrong, mutant
 
 _propose = Followers.propose
 _is_safe = _Unsettled._is_safe
+_advance = Partition.advance_high_watermark
 
 LOSSES = ("lost-write", "in-sync", "logs-differ", "high-watermark", "nonmonotonic-poll")
 
@@ -89,4 +90,24 @@ mutant(
     found_as=LOSSES,
     profile="elections",
     seed=35,
+)
+
+
+def _of_all_who_fetch(self: Partition) -> None:
+    _advance(self)
+    if self.is_leader and self.followers is not None:
+        ends = [each.end_offset for each in self.followers.by_id.values() if each.end_offset >= 0]
+        self.high_watermark = max(self.log.start_offset, min([self.high_watermark, *ends]))
+
+
+mutant(
+    22,
+    "hw-of-all-who-fetch",
+    "KAFKA-50",
+    """The high watermark is the smallest end of all followers that fetch, in sync or not, also if it was
+    higher before. One that comes back after a while moves it back: what producers were told is committed
+    cannot be read for a while, and who asks for the end is told a lower one than before.""",
+    Wrong(Partition, "advance_high_watermark", _of_all_who_fetch),
+    found_as=("high-watermark",),
+    profile="elections",
 )
