@@ -279,6 +279,10 @@ def _refuse_contradictions(
         raise UsageError(
             "--sink-by, --where, --one-per-key, --window, --sink-keeps, --group are about a --sink: name one"
         )
+    if not sinks and matching.by in ("offset", "identity"):
+        raise UsageError(
+            f"--by {matching.by} is about a --sink: name one; without, compare records by key, hash or SQL"
+        )
     if (matching.window is None) != (matching.sink_time is None):
         raise UsageError("--window and --sink-time go together")
     if matching.window is not None and (matching.by or matching.sink_by or matching.one_per_key):
@@ -290,6 +294,10 @@ def _refuse_contradictions(
         raise UsageError(
             "--watch compares by offset or identity, which stay a few intervals however many there were; "
             "of keys, hashes and windows it would have to remember all: compare by those without --watch"
+        )
+    if (matching.sink_by or matching.one_per_key) and matching.by in (None, "offset"):
+        raise UsageError(
+            "--sink-by and --one-per-key go with --by, and by offset they say nothing: name another"
         )
     if repair and foreign:
         raise UsageError("--repair sends what was promised, and with --foreign nothing was")
