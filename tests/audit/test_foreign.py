@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import TopicPartition as Place
 from delta.tables import DeltaTable
+from py4j.protocol import Py4JError
 
-from gapless.audit import Counts, Fault, Report, Verdict
+from gapless.audit import Counts, Fault, Hop, Report, Verdict, auditing, reading
 from gapless.audit.auditing import audit
 from gapless.audit.carried import Matching
 from gapless.audit.tables import SinkSpec
-from gapless.errors import UsageError
+from gapless.errors import Unreachable, UsageError
 from gapless.pipeline.lag import SourceGroup
 from gapless.pipeline.progress import TopicPartition
+from gapless.testing.broker import EmbeddedBroker
 from tests.audit.test_audit import A, Bench, transact
 
 if TYPE_CHECKING:
@@ -63,6 +66,66 @@ def test_equal_records_are_named(bench: Bench) -> None:
         audited(bench, Matching("nonsense("))
 
 
+def test_values_that_cannot_be_cast_are_told_in_one_line(bench: Bench) -> None:
+    send(bench, [(None, b"x", 0)])
+    with pytest.raises(UsageError, match=r"cannot compare records .* by CAST\(CAST\(value") as raised:
+        audited(bench, Matching("CAST(CAST(value AS STRING) AS INT)"))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("by", ["key", None])
+def test_a_cluster_that_dies_while_records_are_compared_cannot_be_read(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, by: str | None
+) -> None:
+    impatient = {
+        "kafkaConsumer.pollTimeoutMs": "1000",
+        "kafka.request.timeout.ms": "1000",
+        "kafka.default.api.timeout.ms": "1000",
+    }
+    options_of = reading.reading_options
+    monkeypatch.setattr(reading, "reading_options", lambda *given: {**options_of(*given), **impatient})
+    with EmbeddedBroker() as broker:
+        dying = Bench(spark, broker.bootstrap)
+        dying.make(dying.topic, 2)
+        send(dying, [(b"x", b"x", 0)] * 10)
+        for name in ("judge_repeats", "judge_offsets"):
+            monkeypatch.setattr(auditing, name, after(broker.kill, getattr(auditing, name)))
+        with pytest.raises(Unreachable, match=f"cannot read {dying.topic} at {broker.bootstrap}: "):
+            audited(dying, Matching(by))
+
+
+def after(event: Callable[[], None], judge: Callable[..., Hop]) -> Callable[..., Hop]:
+    def judged(*given: Any) -> Hop:
+        event()
+        return judge(*given)
+
+    return judged
+
+
+@pytest.mark.parametrize("judge", ["judge_sink", "judge_windows"])
+def test_a_sink_that_cannot_be_read_any_more_is_no_wrong_usage(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, judge: str
+) -> None:
+    def fail(*_: object) -> Hop:
+        raise Py4JError("the broker is gone")
+
+    monkeypatch.setattr(auditing, judge, fail)
+    bench.make(f"{bench.topic}-copy")
+    matching = Matching(window="1 minute") if judge == "judge_windows" else Matching()
+    with pytest.raises(Unreachable, match=r"cannot read .*, or kafka:.*-copy: the broker is gone"):
+        audited(bench, matching, f"kafka:{bench.topic}-copy")
+
+
+def test_topics_of_the_brokers_themselves_are_refused(bench: Bench) -> None:
+    said = "__consumer_offsets is the brokers' own topic"
+    with pytest.raises(UsageError, match=said):
+        audited(bench, Matching("key"), "kafka:__consumer_offsets")
+    bench.topic = "__consumer_offsets"
+    for matching in (Matching(), Matching("key")):
+        with pytest.raises(UsageError, match=said):
+            audited(bench, matching)
+
+
 def test_a_hash_knows_where_the_key_ends(bench: Bench) -> None:
     send(bench, [(b"a", b"\x00b", 0), (b"a\x00", b"b", 0), (b"", b"x", 0), (None, b"x", 0), (b"1:", b"x", 0)])
     report = audited(bench, Matching("hash"))
@@ -104,8 +167,9 @@ def test_windows_with_too_few_or_too_many_rows_are_named(
     ]
     assert (hop.counts.promised, hop.counts.lost, hop.counts.duplicated) == (54, 8, 1)
     assert hop.notes == ["9 windows of 1 minute are compared, 1 are not whole"]
-    with pytest.raises(UsageError, match="cannot count"):
-        audited(bench, Matching(window="1 minute", sink_time="nowhere"), f"parquet:{tmp_path / 'table'}")
+    for length, column in (("1 minute", "nowhere"), ("banana", "made_at"), ("1 month", "made_at")):
+        with pytest.raises(UsageError, match="cannot count"):
+            audited(bench, Matching(window=length, sink_time=column), f"parquet:{tmp_path / 'table'}")
 
 
 def test_what_is_not_due_or_not_wanted_is_not_missed_in_windows(

@@ -174,6 +174,33 @@ def test_without_promises_nobody_can_tell(spark: SparkSession, gapless: Gapless,
     assert ran.out.splitlines()[-1] == "could not tell whether all is there"
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--foreign", "--by", "nosuch"], "cannot compare records of {topic} by nosuch: A column"),
+        (["--by", "key ="], "by key =: Syntax error"),
+        (["--sink", "kafka:{topic}", "--where", "nosuch > 1"], "cannot compare {topic} with kafka:{topic}"),
+        (
+            ["--sink", "kafka:{topic}", "--where", "CAST(CAST(value AS STRING) AS DATE) IS NULL"],
+            "cannot be cast",
+        ),
+        (["--sink", "kafka:{topic}", "--by", "key", "--sink-by", "nosuch"], "`nosuch` cannot be resolved"),
+        (["--sink", "kafka:{topic}", "--window", "banana", "--sink-time", "timestamp"], "Unable to parse"),
+        (["--sink", "kafka:{topic}", "--window", "1 hour", "--sink-time", "nosuch"], "cannot count kafka:"),
+        (["--sink", "kafka:__consumer_offsets"], "__consumer_offsets is the brokers' own topic"),
+    ],
+)
+def test_wrong_sql_is_told_in_one_line(
+    spark: SparkSession, gapless: Gapless, filled: tuple[str, Path], options: list[str], said: str
+) -> None:
+    topic, _ = filled
+    ran = gapless("audit", "--topic", topic, *(each.format(topic=topic) for each in options))
+    assert (ran.code, ran.out) == (2, "")
+    assert said.format(topic=topic) in ran.err
+    assert ran.err.startswith("gapless: ")
+    assert ran.err.count("\n") == 1
+
+
 def test_usage(gapless: Gapless) -> None:
     for options, said in (
         (["--where", "true"], "--sink: name one"),

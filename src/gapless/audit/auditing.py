@@ -12,13 +12,14 @@ import pyarrow as pa
 
 from gapless.audit.carried import Matching, Topic, judge_sink
 from gapless.audit.cluster import Cluster, Ends, may_have_lost
+from gapless.audit.failing import spark_errors
 from gapless.audit.findings import Fault, Finding, Hop, Report
 from gapless.audit.foreign import judge_offsets, judge_repeats, judge_windows
 from gapless.audit.growing import before_of, held_too, promised_too, without_partition
 from gapless.audit.judging import Held, Promised, Streams, judge_topic
 from gapless.audit.reading import Reader
 from gapless.audit.stretches import Stretches, as_set, no_stretches
-from gapless.audit.tables import SinkSpec, sink_of, spark_errors
+from gapless.audit.tables import SinkSpec, sink_of
 from gapless.client.formats import LEDGER_TOPIC, Interval, source_header
 from gapless.pipeline.dedup.runs import Runs
 from gapless.pipeline.dedup.seen import Seen
@@ -66,7 +67,7 @@ def audit(
     report = auditor.glance() if foreign else auditor.look(pending)
     report.hops += auditor.look_into(sinks, matching or Matching(), group)
     if not report.hops:
-        report.hops.append(judge_offsets(auditor.as_topic()))
+        report.hops.append(auditor.look_for_holes())
     report.seconds = time.monotonic() - began_s
     return report
 
@@ -103,15 +104,19 @@ class Auditor:
         began_s, at_ms = time.monotonic(), time.time_ns() // 1_000_000
         self.cluster.ends(self.topic)  # raises before anything is read
         has_ledger = self.cluster.has(self._ledger)
-        with spark_errors(f"{self.topic} at {self._bootstrap}"):
+        with spark_errors(self._where):
             if has_ledger:
                 self._read_ledger()
             self._read_topic()
-        hop = self._judge_topic(_pending_runs(self.topic, list(pending), self._streams))
+            hop = self._judge_topic(_pending_runs(self.topic, list(pending), self._streams))
         if not has_ledger:
             where = f"{self._ledger} at {self._bootstrap}"
             hop.doubts = [f"there is no ledger {where}, so nothing is known to be promised"]
         return Report(self.topic, self._bootstrap, at_ms, [hop], time.monotonic() - began_s)
+
+    @property
+    def _where(self) -> str:
+        return f"{self.topic} at {self._bootstrap}"
 
     @property
     def known(self) -> Known:
@@ -130,8 +135,14 @@ class Auditor:
             return []
         topic = self.as_topic(group)
         if not sinks:
-            return [judge_repeats(topic, str(matching.by))]
+            with spark_errors(self._where):
+                return [judge_repeats(topic, str(matching.by))]
         return [self._judge(sink, topic, matching) for sink in sinks]
+
+    def look_for_holes(self) -> Hop:
+        """Whether each offset of the topic, as far as it was read, holds a record."""
+        with spark_errors(self._where):
+            return judge_offsets(self.as_topic())
 
     def as_topic(self, group: str | None = None) -> Topic:
         """What sinks are compared with: the topic, as far as it was read."""
@@ -165,7 +176,8 @@ class Auditor:
     def _judge(self, sink: SinkSpec, topic: Topic, matching: Matching) -> Hop:
         held = sink_of(sink, self.spark, self.cluster, self.reader)
         judge = judge_sink if matching.window is None else judge_windows
-        return judge(topic, held, matching)
+        with spark_errors(f"{self._where}, or {held.name}"):
+            return judge(topic, held, matching)
 
     def _with_aborted(self) -> Callable[[], DataFrame] | None:
         """For who wants the records of aborted transactions, too; None if there are none.

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from gapless.audit.failing import mistakes
 from gapless.audit.findings import Hop
 from gapless.audit.naming import NAME, NOBODY, hop_of
 from gapless.errors import UsageError
-from gapless.pipeline.failures import cause_of
 from gapless.pipeline.identity import identity
 
 if TYPE_CHECKING:
@@ -92,14 +92,10 @@ class Topic(NamedTuple):
 
 def judge_sink(topic: Topic, sink: Sink, matching: Matching) -> Hop:
     """Compare a sink's rows with a topic's records."""
-    from pyspark.errors import PySparkException
-
     by = matching.by or what_rows_tell(sink.name, sink.rows.columns)
     judge = _judge_by_offset if by == OFFSET else _judge_by_key
-    try:
+    with mistakes(f"cannot compare {topic.name} with {sink.name}"):
         return judge(topic, sink, matching, by)
-    except PySparkException as error:
-        raise UsageError(f"cannot compare {topic.name} with {sink.name}: {cause_of(error)}") from None
 
 
 def what_rows_tell(name: str, columns: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from gapless.errors import Unreachable, UsageError
 
+_OF_BROKERS = {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
 _PATIENCE_S = 30.0
 _SETTLE_S = 5.0
 _AGAIN_S = 0.05
@@ -46,6 +47,8 @@ class Cluster:
         from confluent_kafka import IsolationLevel, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
+        if topic in _OF_BROKERS:
+            raise UsageError(f"{topic} is the brokers' own topic: they write and compact it as they need it")
         known = self._topics()
         if topic not in known:
             raise UsageError(f"there is no topic {topic} at {self._bootstrap}")

@@ -23,13 +23,14 @@ from gapless.audit.auditing import Auditor, Known, Pending
 from gapless.audit.carried import ALWAYS_MS, IDENTITY, OFFSET, Matching, kept_from, named, what_rows_tell
 from gapless.audit.cluster import Ends, may_have_lost
 from gapless.audit.counting import Counted, Layers, counted, counted_by_spark, from_arrow, layers, plus
+from gapless.audit.failing import spark_errors
 from gapless.audit.feeds import Changed, Due, Feed, feed_of
 from gapless.audit.findings import Counts, Fault, Finding, Hop, Report
 from gapless.audit.growing import before_of, held_too
 from gapless.audit.judging import MOST_FINDINGS, Held, Streams, name_of, unnamed
 from gapless.audit.naming import aborted_in, add_aborted
 from gapless.audit.stretches import Stretches, concatenated, no_stretches
-from gapless.audit.tables import SinkSpec, spark_errors
+from gapless.audit.tables import SinkSpec
 from gapless.errors import UsageError
 from gapless.pipeline.dedup.runs import Ints, Runs, floor, no_runs
 from gapless.pipeline.dedup.seen import Seen

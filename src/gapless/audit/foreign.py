@@ -13,13 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from gapless.audit.carried import ALWAYS_MS, HASH, KEY, SAME_BY, Matching, Sink, Topic, is_due, kept_from
+from gapless.audit.failing import mistakes
 from gapless.audit.findings import Counts, Fault, Finding, Hop
 from gapless.audit.judging import MOST_FINDINGS, unnamed
 from gapless.audit.naming import NOBODY, add_doubts
 from gapless.audit.stretches import as_set, overlay
-from gapless.errors import UsageError
 from gapless.pipeline.dedup.runs import Runs, joined
-from gapless.pipeline.failures import cause_of
 
 _SHOWN_HOLES = 5
 
@@ -74,12 +73,11 @@ def _offset_runs(batches: Iterator[Any]) -> Iterator[Any]:
 
 def judge_repeats(topic: Topic, by: str) -> Hop:
     """Records of a topic that are equal by their key, by key and value (`hash`), or by an SQL expression."""
-    from pyspark.errors import PySparkException
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
 
     hop = Hop(f"{topic.name} by {by if by in (KEY, HASH) else 'expression'}")
-    try:
+    with mistakes(f"cannot compare records of {topic.name} by {by}"):
         keyed = topic.records.select(
             "partition",
             "offset",
@@ -91,8 +89,6 @@ def judge_repeats(topic: Topic, by: str) -> Hop:
         every, again = placed.agg(sf.count("*"), sf.count_if(sf.col("place") > 1)).collect()[0]
         rows = placed.filter("place > 1").orderBy("partition", "offset").limit(MOST_FINDINGS).collect()
         without = keyed.filter("same_by IS NULL").count()
-    except PySparkException as error:
-        raise UsageError(f"cannot compare records of {topic.name} by {by}: {cause_of(error)}") from None
     hop.sources[NOBODY] = Counts(present=every - again, duplicated=again)
     hop.findings = [_finding(Fault.DUPLICATED, topic.name, row) for row in rows]
     hop.unnamed_findings = unnamed(hop)
@@ -161,11 +157,10 @@ def judge_windows(topic: Topic, sink: Sink, matching: Matching) -> Hop:
 
 def _windows(topic: Topic, sink: Sink, matching: Matching) -> list[_Window]:
     """By time."""
-    from pyspark.errors import PySparkException
     from pyspark.sql import functions as sf
 
     length, column = str(matching.window), str(matching.sink_time)
-    try:
+    with mistakes(f"cannot count {sink.name} by {column} and {length}"):
         told = topic.records if matching.where is None else topic.records.filter(matching.where)
         told = told.withColumn("due", is_due(topic))
         records = told.groupBy(sf.window("timestamp", length).alias("at")).agg(
@@ -181,8 +176,6 @@ def _windows(topic: Topic, sink: Sink, matching: Matching) -> list[_Window]:
             sf.coalesce("rows", sf.lit(0)).alias("rows"),
         )
         found = joined.filter("start IS NOT NULL").orderBy("start").collect()
-    except PySparkException as error:
-        raise UsageError(f"cannot count {sink.name} by {column} and {length}: {cause_of(error)}") from None
     return [_Window(*row) for row in found]
 
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.audit.carried import Sink
-from gapless.errors import Unreachable, UsageError
-from gapless.pipeline.failures import cause_of
+from gapless.audit.failing import mistakes, spark_errors
+from gapless.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,25 +72,8 @@ def sink_of(spec: SinkSpec, spark: SparkSession, cluster: Cluster, reader: Reade
 @contextmanager
 def reading_errors(spec: SinkSpec) -> Iterator[None]:
     """Whatever keeps a sink from being read, in one line."""
-    from pyspark.errors import PySparkException
-
-    with spark_errors(str(spec)):
-        try:
-            yield
-        except PySparkException as error:
-            raise UsageError(f"cannot read {spec}: {cause_of(error)}") from None
-
-
-@contextmanager
-def spark_errors(what: str) -> Iterator[None]:
-    """What was there a moment ago, and cannot be read: brokers that died, a database's driver in Java."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
+    with spark_errors(str(spec)), mistakes(f"cannot read {spec}"):
         yield
-    except (PySparkException, Py4JError) as error:
-        raise Unreachable(f"cannot read {what}: {cause_of(error)}") from None
 
 
 def is_deleted_from(spec: SinkSpec, spark: SparkSession) -> bool:

@@ -32,7 +32,7 @@ _EXIT_CODES = """
 
 \b
 Exit codes: 0 clean; 1 findings; 2 could not tell, or wrong usage;
-3 cannot reach the cluster; 130 interrupted."""
+3 cannot reach the cluster, or a sink; 130 interrupted."""
 
 
 @app.command(
