@@ -221,12 +221,20 @@ def test_usage(gapless: Gapless) -> None:
         (["--sink-keeps", "7d"], "--sink: name one"),
         (["--sink", "kafka:x", "--sink-keeps", "long"], "is no duration"),
         (["--metrics-port", "9400"], "go with --watch"),
+        (["--watch", "--metrics-port", "99999"], "--metrics-port"),
+        (["--watch", "--metrics-port", "-3"], "--metrics-port"),
+        (["--watch", "--every", "inf"], "'--every': Input should be less than or equal to 86400"),
+        (["--watch", "--every", "nan"], "'--every'"),
+        (["--watch", "--grace", "nan"], "'--grace'"),
+        (["--master", "foo"], "'foo' is no master of Spark"),
+        (["--html", "/tmp"], "cannot write /tmp: Is a directory"),
+        (["--html", "/proc/page.html"], "cannot write /proc/page.html: "),
         (["--html", "no/such/folder/page.html"], "there is no folder no/such/folder"),
         (["--sink", "mysql:x"], "names no sink"),
         (["--repair"], "--repair needs the --spool"),
     ):
         ran = gapless("audit", "--topic", "orders", *options)
-        assert (ran.code, ran.out) == (2, "")
+        assert (ran.code, ran.out) == (2, ""), options
         assert said in ran.err
         assert ran.err.count("\n") == 1
     ran = gapless("audit", "--topic", "nowhere")

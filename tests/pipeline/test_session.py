@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless.errors import GaplessError
+from gapless.errors import GaplessError, UsageError
 from gapless.java import Java, find_java
 from gapless.pipeline import SparkMissing, session, spark_session
 
@@ -26,6 +26,12 @@ def test_without_jars_the_command_that_fetches_them_is_named(
     with pytest.raises(GaplessError, match=r"python -m gapless\.jars spark") as missing:
         spark_session()
     assert "\n" not in str(missing.value)
+
+
+@pytest.mark.parametrize("master", ["foo", "", "local[0]", "local[two]", "spark:host", "local[2] "])
+def test_what_is_no_master_is_told_before_java_starts(master: str) -> None:
+    with pytest.raises(UsageError, match=r"is no master of Spark: local\[2\]"):
+        spark_session(master=master)
 
 
 @pytest.mark.parametrize("master", ["local[2]", "spark://host:7077"])

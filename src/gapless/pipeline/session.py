@@ -6,13 +6,14 @@ Needs the extra `gapless[spark]`, Java and the pinned jars; what is missing is s
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gapless.errors import GaplessError
+from gapless.errors import GaplessError, UsageError
 from gapless.jars import jar_paths
 from gapless.java import Java, find_java
 from gapless.pipeline.class_archive import archive_path, options_to_use
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
+# What Spark knows. Of anything else its Java complains in a page of its own.
+_MASTER = re.compile(
+    r"local(\[\s*([1-9]\d*|\*)\s*(,\s*[1-9]\d*\s*)?\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn"
+)
 DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -79,6 +84,10 @@ def spark_session(
     `config` goes before our defaults; what it says of jars and of Java's options comes to ours.
     On a cluster executors run the Python that `spark.pyspark.python` names, else the same path as here.
     """
+    if not _MASTER.fullmatch(master):
+        raise UsageError(
+            f"{master!r} is no master of Spark: local[2], local[*], spark://HOST:PORT, yarn or k8s://URL"
+        )
     jars, own = require_spark(), dict(config or {})
     from pyspark.sql import SparkSession
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gapless.audit.tables import SinkSpec
 
 app = new_app()
+_DAY_S = 86_400
 _EXIT_CODES = """
 
 \b
@@ -143,7 +144,8 @@ def audit(
         bool, typer.Option("--watch", help="Look again and again, and say what is new, until Ctrl-C.")
     ] = False,
     every_s: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", help="How often, with --watch.", min=0.1)
+        float,
+        typer.Option("--every", metavar="SECONDS", help="How often, with --watch.", min=0.1, max=_DAY_S),
     ] = 10.0,
     grace_s: Annotated[
         float,
@@ -160,7 +162,12 @@ def audit(
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            "--metrics-port", metavar="PORT", help="With --watch: metrics for Prometheus.", show_default=False
+            "--metrics-port",
+            metavar="PORT",
+            help="With --watch: metrics for Prometheus.",
+            show_default=False,
+            min=1,
+            max=65535,
         ),
     ] = None,
     page: Annotated[
@@ -196,8 +203,8 @@ def audit(
         raise UsageError(f"--repair needs the --spool that has the records, and the ledger {LEDGER_TOPIC}")
     if not watching and (until_finding or metrics_port is not None):
         raise UsageError("--until-finding and --metrics-port go with --watch")
-    if page is not None and not page.resolve().parent.is_dir():
-        raise UsageError(f"cannot write {page}: there is no folder {page.parent}")
+    if page is not None:
+        _refuse_what_cannot_be_written(page)
     require_spark()
     connection = Connection(bootstrap, client_config)
     connection.admin()  # raises in time if no broker answers
@@ -301,6 +308,21 @@ def _refuse_contradictions(
         )
     if repair and foreign:
         raise UsageError("--repair sends what was promised, and with --foreign nothing was")
+
+
+def _refuse_what_cannot_be_written(path: Path) -> None:
+    """Before all is read in vain."""
+    if not path.resolve().parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no folder {path.parent}")
+    is_there = path.exists()
+    if is_there and not path.is_file() and not path.is_dir():
+        return  # a pipe has somebody who waits for one page
+    try:
+        path.open("ab").close()
+        if not is_there:
+            path.unlink()
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _write_page(path: Path, text: str) -> None:
