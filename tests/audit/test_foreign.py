@@ -18,6 +18,7 @@ from gapless.audit.tables import SinkSpec
 from gapless.errors import Unreachable, UsageError
 from gapless.pipeline.lag import SourceGroup
 from gapless.pipeline.progress import TopicPartition
+from gapless.pipeline.source import reading_options
 from gapless.testing.broker import EmbeddedBroker
 from tests.audit.test_audit import A, Bench, transact
 
@@ -82,8 +83,7 @@ def test_a_cluster_that_dies_while_records_are_compared_cannot_be_read(
         "kafka.request.timeout.ms": "1000",
         "kafka.default.api.timeout.ms": "1000",
     }
-    options_of = reading.reading_options
-    monkeypatch.setattr(reading, "reading_options", lambda *given: {**options_of(*given), **impatient})
+    monkeypatch.setattr(reading, "reading_options", lambda *given: {**reading_options(*given), **impatient})
     with EmbeddedBroker() as broker:
         dying = Bench(spark, broker.bootstrap)
         dying.make(dying.topic, 2)

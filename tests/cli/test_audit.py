@@ -18,6 +18,7 @@ from gapless.cli.audit.showing import show
 from gapless.client.formats import SEQUENCE_HEADER, SOURCE_HEADER, Interval, sequence_header, source_header
 from gapless.client.producing.resending import Resending
 from gapless.client.spool.inspect import status
+from gapless.pipeline import session
 from gapless.testing.processes import free_ports
 
 from .conftest import Gapless, NewTopic
@@ -199,6 +200,15 @@ def test_wrong_sql_is_told_in_one_line(
     assert said.format(topic=topic) in ran.err
     assert ran.err.startswith("gapless: ")
     assert ran.err.count("\n") == 1
+
+
+def test_what_keeps_an_audit_from_looking_is_no_finding(
+    gapless: Gapless, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "find_spec", lambda _: None)
+    ran = gapless("audit", "--topic", new_topic())
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("gapless: PySpark is not installed")
 
 
 def test_usage(gapless: Gapless) -> None:

@@ -19,7 +19,7 @@ from gapless.cli.progress import Screen
 from gapless.client.durations import seconds
 from gapless.client.formats import LEDGER_TOPIC
 from gapless.client.spool.contents import unsent
-from gapless.errors import UsageError
+from gapless.errors import ExitCode, GaplessError, UsageError
 
 if TYPE_CHECKING:
     from gapless.audit.auditing import Pending
@@ -36,6 +36,23 @@ Exit codes: 0 clean; 1 findings; 2 could not tell, or wrong usage;
 3 cannot reach the cluster, or a sink; 130 interrupted."""
 
 
+class CannotAudit(GaplessError):
+    """What keeps an audit from looking at all. Exit code 1 would say that it has found something."""
+
+    exit_code = ExitCode.USAGE
+
+
+@contextmanager
+def _one_is_for_findings() -> Iterator[None]:
+    """Spark that is not installed, a spool that cannot be read: nothing was found then."""
+    try:
+        yield
+    except GaplessError as error:
+        if error.exit_code is not ExitCode.FAILED:
+            raise
+        raise CannotAudit(str(error)) from error
+
+
 @app.command(
     epilog=examples(
         "gapless audit --topic orders",
@@ -48,6 +65,7 @@ Exit codes: 0 clean; 1 findings; 2 could not tell, or wrong usage;
     )
     + _EXIT_CODES
 )
+@_one_is_for_findings()
 def audit(
     topic: Annotated[
         str, typer.Option("--topic", metavar="TOPIC", help="Whose records.", show_default=False)
