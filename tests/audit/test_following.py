@@ -226,6 +226,24 @@ def test_records_that_a_sink_need_not_have_leave_no_gaps(bench: Bench) -> None:
     assert remembered(follower) == 2
 
 
+@pytest.mark.parametrize("where", ["nosuch > 1", "key =", "key", "1 = 1; DROP TABLE x"])
+def test_a_condition_that_cannot_be_is_refused_before_the_first_look(bench: Bench, where: str) -> None:
+    filled(bench, 1)
+    with pytest.raises(UsageError, match="--where does not say of each record"):
+        to_topic(bench).follower(Matching(where=where))
+
+
+def test_a_condition_that_a_record_defies_ends_the_watch(bench: Bench) -> None:
+    rows, carrier = filled(bench, 10), to_topic(bench)
+    carrier.write(rows)
+    follower = carrier.follower(Matching(where="CAST(CAST(value AS STRING) AS INT) > 0"))
+    follower.look()
+    carrier.carried_to({0: 10})
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"--where does not say .*: .* cannot be cast"):
+            follower.look()
+
+
 def test_without_a_group_records_are_given_time(bench: Bench) -> None:
     rows, carrier = filled(bench, 10), to_topic(bench)
     carrier.write(rows[:9])

@@ -23,7 +23,7 @@ from gapless.audit.auditing import Auditor, Known, Pending
 from gapless.audit.carried import ALWAYS_MS, IDENTITY, OFFSET, Matching, kept_from, named, what_rows_tell
 from gapless.audit.cluster import Ends, may_have_lost
 from gapless.audit.counting import Counted, Layers, counted, counted_by_spark, from_arrow, layers, plus
-from gapless.audit.failing import spark_errors
+from gapless.audit.failing import mistakes, spark_errors
 from gapless.audit.feeds import Changed, Due, Feed, feed_of
 from gapless.audit.findings import Counts, Fault, Finding, Hop, Report
 from gapless.audit.growing import before_of, held_too
@@ -43,6 +43,7 @@ ANY = -1
 """The partition of a name, where rows do not tell it."""
 _DUE, _POSSIBLE = 0, 2
 """Where among the layers is what was due, and what there can be."""
+_WRONG_WHERE = "--where does not say of each record whether sinks should have it"
 _REMEMBERED = 60
 """Ends of the topic that are remembered, for those who give records time: so many in that time."""
 
@@ -73,6 +74,11 @@ class Follower:
         self._group = group
         self._grace_s = grace_s
         self._sinks = [FollowedSink(auditor, spec, matching) for spec in sinks]
+        if sinks and matching.where is not None:
+            # What cannot be is said now, and not at the first record that is due.
+            with spark_errors(auditor.topic), mistakes(_WRONG_WHERE):
+                none = auditor.reader.records(auditor.topic, auditor.cluster.ends(auditor.topic))
+                none.filter(_unwanted(matching.where))
         self._due: dict[int, int] = {}
         self._ends: deque[tuple[float, dict[int, int]]] = deque()
 
@@ -267,8 +273,9 @@ class FollowedSink:
         from pyspark.sql import functions as sf
 
         if self._matching.where is not None:
-            unwanted = records.filter(f"NOT coalesce({self._matching.where}, false)")
-            for source, count in self._add(self._named(unwanted)).items():
+            with mistakes(_WRONG_WHERE):
+                added = self._add(self._named(records.filter(_unwanted(self._matching.where))))
+            for source, count in added.items():
                 self._excused[source] = self._excused.get(source, 0) + count
         if not self._is_new:
             return
@@ -434,6 +441,10 @@ class FollowedSink:
                 finding = Finding(fault, *name, count * (last - first + 1), *place[1:], in_sink=True)
                 found.append(finding)
         return found
+
+
+def _unwanted(where: str) -> str:
+    return f"NOT coalesce({where}, false)"
 
 
 def _states(laid: Layers, *, is_open: bool) -> dict[str, Ints]:
