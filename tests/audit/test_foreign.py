@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError
 from gapless.audit import Counts, Fault, Hop, Report, Verdict, auditing, reading
 from gapless.audit.auditing import audit
 from gapless.audit.carried import Matching
+from gapless.audit.naming import NOBODY
 from gapless.audit.tables import SinkSpec
 from gapless.errors import Unreachable, UsageError
 from gapless.pipeline.lag import SourceGroup
@@ -167,6 +168,10 @@ def test_windows_with_too_few_or_too_many_rows_are_named(
     ]
     assert (hop.counts.promised, hop.counts.lost, hop.counts.duplicated) == (54, 8, 1)
     assert hop.notes == ["9 windows of 1 minute are compared, 1 are not whole"]
+    told = hop.timeline
+    assert (told.width_ms, told.is_sealed) == (MINUTE_MS, False)
+    assert list(told.promised[NOBODY].values()) == [6] * 9
+    assert list(told.present[NOBODY].values()) == [6, 6, 6, 4, 6, 7, 6, 6]
     for length, column in (("1 minute", "nowhere"), ("banana", "made_at"), ("1 month", "made_at")):
         with pytest.raises(UsageError, match="cannot count"):
             audited(bench, Matching(window=length, sink_time=column), f"parquet:{tmp_path / 'table'}")

@@ -191,6 +191,23 @@ def test_what_is_pending_in_a_sink_is_not_said_to_be_there() -> None:
     assert "<h1>All 5 promised records are there, once. 4 are pending.</h1>" in html(report_of(to_sink))
 
 
+def test_of_a_sink_the_plot_is_by_the_records_own_time() -> None:
+    to_topic, to_sink = hop_of([], "till-1"), hop_of([], "till-1")
+    to_sink.timeline.is_sealed = False
+    both = html(report_of(to_topic, to_sink)).split("<section>")[1:3]
+    assert all(page.count('class="plot time"') == 1 for page in both)
+    assert ["when it was sealed" in page for page in both] == [True, False]
+    assert "by their own time. What is promised of a sink is what the topic holds." in both[1]
+
+
+def test_where_nothing_is_counted_by_time_nothing_is_said_of_times() -> None:
+    hop = hop_of([], "till-1")
+    hop.timeline = Timeline()
+    page = html(report_of(hop))
+    assert "By time" not in page
+    assert "times are known" not in page
+
+
 def test_some_figures_are_always_there_and_others_when_they_are_not_zero() -> None:
     page = html(with_faults())
     for word in ("promised", "present", "lost", "duplicated", "reordered", "expired"):

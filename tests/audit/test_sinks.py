@@ -99,6 +99,29 @@ def write(table: DataFrame, kind: str, folder: Path, request: pytest.FixtureRequ
     return f"postgres:{dsn}#audited"
 
 
+@pytest.mark.parametrize("kept", ["partition, offset", "headers"])
+def test_records_of_a_sink_are_counted_by_time(
+    bench: Bench, spark: SparkSession, tmp_path: Path, kept: str
+) -> None:
+    bench.make(bench.topic)
+    bench.make(bench.ledger)
+    producer, begin_ms = bench.producer(), 1_700_000_040_000
+    for number in range(30):
+        time_ms = begin_ms + number // 10 * 1000 + number
+        producer.produce(bench.topic, b"x", headers=headers_of(A, number), timestamp=time_ms)
+    bench.seal(producer, [(A, 0, 0, 29)])
+    producer.flush()
+    path = str(tmp_path / "table")
+    rows = records(bench, spark)
+    rows.filter("offset NOT BETWEEN 8 AND 12").union(rows.filter("offset = 25")).selectExpr(
+        *kept.split(", ")
+    ).write.parquet(path)
+    told = audited(bench, spark, f"parquet:{path}").hops[1].timeline
+    assert (told.width_ms, told.is_sealed) == (1000, False)
+    assert told.promised == {"a": {begin_ms + second * 1000: 10 for second in range(3)}}
+    assert told.present == {"a": {begin_ms: 8, begin_ms + 1000: 7, begin_ms + 2000: 11}}
+
+
 def test_a_record_that_the_topic_holds_twice_is_once_in_a_sink_without_duplicates(
     bench: Bench, spark: SparkSession, tmp_path: Path
 ) -> None:

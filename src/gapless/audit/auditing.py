@@ -151,7 +151,16 @@ class Auditor:
         carried_to = None if group is None else self.cluster.committed(group, self.topic, ends)
         records = self.reader.records(self.topic, ends)
         compacted = self.cluster.is_compacted(self.topic)
-        return Topic(self.topic, records, ends, carried_to, compacted, self._beginnings, self._with_aborted())
+        return Topic(
+            self.topic,
+            records,
+            ends,
+            carried_to,
+            compacted,
+            self._beginnings,
+            self._with_aborted(),
+            slots=_slots(self._held),
+        )
 
     def _judge_topic(self, pending: Runs) -> Hop:
         judge = partial(
@@ -219,6 +228,15 @@ class Auditor:
             whole = self._held.partitions.get(partition)
             if whole is not None and now.earliest > known.get(partition, ends[partition].earliest):
                 self._held.partitions[partition] = whole._replace(earliest=now.earliest)
+
+
+def _slots(held: Held) -> range | None:
+    """Slots of time in which all was counted that was read of a topic."""
+    if not held.slots:
+        return None
+    width_ms = max(each.width_ms for each in held.slots)
+    first_ms = min(each.begins_ms for each in held.slots) // width_ms * width_ms
+    return range(first_ms, max(each.begins_ms + each.width_ms for each in held.slots), width_ms)
 
 
 def _names(findings: Iterable[Finding], partition: int) -> Seen:

@@ -83,6 +83,8 @@ class Topic(NamedTuple):
     """Asks where partitions begin: retention may have gone on since `ends` were asked."""
     with_aborted: Callable[[], DataFrame] | None = None
     """Its records, with those of aborted transactions among them. None: there are no such."""
+    slots: range | None = None
+    """Where slots of time begin in which its records can be counted: not too many. None: it is not known."""
 
     @property
     def is_any_due(self) -> bool:

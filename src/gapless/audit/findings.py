@@ -169,13 +169,18 @@ def total(counts: Iterable[Counts]) -> Counts:
 
 @dataclass(slots=True)
 class Timeline:
-    """Records by source and time, in slots of one width: what was promised when, what is there from when."""
+    """Records by source and time, in slots of one width: what was promised when, what is there from when.
+
+    Empty where a comparison does not count by time.
+    """
 
     width_ms: int = 1000
     promised: dict[str, dict[int, int]] = field(default_factory=dict)
-    """By source and beginning of the slot, in ms: the time is that of the seal."""
+    """By source and beginning of the slot, in ms: the time is that of the seal, if seals promise."""
     present: dict[str, dict[int, int]] = field(default_factory=dict)
     """The time is the record's own; copies count, too."""
+    is_sealed: bool = True
+    """Else what is promised is what is in a topic, by the records' own time."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gapless.audit.carried import ALWAYS_MS, HASH, KEY, SAME_BY, Matching, Sink, Topic, is_due, kept_from
 from gapless.audit.failing import mistakes
-from gapless.audit.findings import Counts, Fault, Finding, Hop
+from gapless.audit.findings import Counts, Fault, Finding, Hop, Timeline
 from gapless.audit.judging import MOST_FINDINGS, unnamed
 from gapless.audit.naming import NOBODY, add_doubts
 from gapless.audit.stretches import as_set, overlay
@@ -128,6 +128,10 @@ def judge_windows(topic: Topic, sink: Sink, matching: Matching) -> Hop:
     cut = any(ends.earliest > 0 for ends in topic.ends.values())
     whole = [each for each in windows[1 if cut else 0 : -1] if not each.start_ms <= begins_ms < each.end_ms]
     every = hop.sources.setdefault(NOBODY, Counts())
+    promised, present = dict[int, int](), dict[int, int]()
+    if whole:
+        width_ms = whole[0].end_ms - whole[0].start_ms
+        hop.timeline = Timeline(width_ms, {NOBODY: promised}, {NOBODY: present}, is_sealed=False)
     for each in whole:
         missing = max(each.due - each.rows, 0)
         is_expired = each.end_ms <= begins_ms
@@ -141,6 +145,9 @@ def judge_windows(topic: Topic, sink: Sink, matching: Matching) -> Hop:
             duplicated=max(each.rows - each.records, 0),
         )
         every += counts
+        for count, by_start in ((each.records, promised), (each.rows, present)):
+            if count:
+                by_start[each.start_ms] = count
         for fault, count in ((Fault.LOST, counts.lost), (Fault.DUPLICATED, counts.duplicated)):
             if count and len(hop.findings) < MOST_FINDINGS:
                 where = (-1, -1, -1, count, None, None, each.start_ms, each.end_ms)

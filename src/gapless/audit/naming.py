@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gapless.audit.findings import Counts, Fault, Finding, Hop
+from gapless.audit.findings import Counts, Fault, Finding, Hop, Timeline
 from gapless.audit.judging import MOST_FINDINGS, unnamed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from gapless.audit.carried import Topic
 
@@ -42,13 +42,15 @@ def hop_of(
     hop = Hop(f"{topic.name} → {sink}")
     hop.offsets = {each: (ends.earliest, ends.end) for each, ends in sorted(topic.ends.items())}
     sums = dict.fromkeys(_SUMMED, 0)
-    condensed = _condensed(states).persist()
+    condensed = _condensed(states, topic.slots).persist()
     try:
         by_source = condensed.groupBy("source").agg(*(sf.sum(each).alias(each) for each in _SUMMED))
         for row in by_source.collect():
             if row.promised or row.strange == 0:
                 hop.sources[row.source] = Counts(**{each: row[each] for each in ("promised", *_COUNTED)})
             sums = {each: sums[each] + row[each] for each in _SUMMED}
+        if topic.slots is not None:
+            hop.timeline = _timeline(condensed, topic.slots.step)
         faulty = condensed.filter("named IS NOT NULL").select("source", "named.*", *_COUNTED)
         if missing is not None and not faulty.filter("together IS NOT NULL").isEmpty():
             faulty = _apart(faulty, missing())
@@ -89,8 +91,8 @@ def add_doubts(hop: Hop, topic: Topic, sink: str, *, unknown: int = 0) -> None:
         hop.doubts.append(f"nothing is left in {sink} of what {topic.name} holds")
 
 
-def _condensed(states: DataFrame) -> DataFrame:
-    """A row for each source, and one for each record with a fault: all that is needed, in one pass."""
+def _condensed(states: DataFrame, slots: range | None) -> DataFrame:
+    """A row for each source and slot of time, and for each record with a fault: all in one pass."""
     from pyspark.sql import functions as sf
 
     is_faulty = (sf.col("lost") > 0) | (sf.col("duplicated") > 0) | (sf.col("torn") > 0)
@@ -101,10 +103,32 @@ def _condensed(states: DataFrame) -> DataFrame:
             ),
             "promised": sf.col("expected"),
             "unknown": sf.when(sf.col("there").isNull(), sf.col("expected")),
+            "copies": sf.col("there") - sf.col("strange"),
+            "slot": sf.lit(None).cast("long") if slots is None else _slot(slots),
         }
     )
-    sums = (sf.sum(sf.coalesce(each, sf.lit(0))).alias(each) for each in _SUMMED)
-    return told.groupBy("source", "named").agg(*sums)
+    sums = (sf.sum(sf.coalesce(each, sf.lit(0))).alias(each) for each in (*_SUMMED, "copies"))
+    return told.groupBy("source", "slot", "named").agg(*sums)
+
+
+def _slot(slots: range) -> Column:
+    """Where a record's slot begins; null if its time is none of those that are counted."""
+    from pyspark.sql import functions as sf
+
+    ms = sf.col("ms")
+    return sf.when((ms >= slots.start) & (ms < slots.stop), ms - ms % slots.step)
+
+
+def _timeline(condensed: DataFrame, width_ms: int) -> Timeline:
+    from pyspark.sql import functions as sf
+
+    told = Timeline(width_ms, is_sealed=False)
+    slots = condensed.filter("slot IS NOT NULL").groupBy("source", "slot")
+    for source, slot, promised, copies in slots.agg(sf.sum("promised"), sf.sum("copies")).collect():
+        for count, by_source in ((promised, told.promised), (copies, told.present)):
+            if count:
+                by_source.setdefault(source, {})[slot] = count
+    return told
 
 
 def _apart(faulty: DataFrame, missing: DataFrame) -> DataFrame:

@@ -202,7 +202,7 @@ def _times(hop: Hop) -> str:
     everything = _series(hop.timeline, [*hop.timeline.promised, *hop.timeline.present])
     span = plots.time_span(everything, hop.findings)
     if span is None:
-        return '<h3>By time</h3><p class="quiet">No times are known.</p>'
+        return ""
     faulty = [source for source, counts in _worst_first(hop) if counts.faults]
     shown = faulty[:MOST_PLOTS] if len(hop.sources) > 1 else []
     found = _by_source(hop.findings)
@@ -227,10 +227,12 @@ def _times(hop: Hop) -> str:
 
 def _about_times(hop: Hop, *, has_counts: bool) -> str:
     slot = duration(hop.timeline.width_ms / 1000)
-    counts = (
-        f"Records per {slot}. What is promised counts when it was sealed, a little after the records' own "
-        "time, so the line and the area need not agree at each moment."
-    )
+    counts = f"Records per {slot}, by their own time. What is promised of a sink is what the topic holds."
+    if hop.timeline.is_sealed:
+        counts = (
+            f"Records per {slot}. What is promised counts when it was sealed, a little after the records' "
+            "own time, so the line and the area need not agree at each moment."
+        )
     marks = "Marks are where findings begin."
     return " ".join([counts] * has_counts + [marks] * bool(hop.findings))
 
