@@ -186,9 +186,17 @@ def test_what_is_pending_in_a_sink_is_not_said_to_be_there() -> None:
     to_topic = Hop("a", {"b": Counts(promised=9, present=9)})
     to_sink = Hop("a → c", {"b": Counts(promised=9, present=5, pending=4)})
     page = html(report_of(to_topic, to_sink))
-    assert "<h1>All 9 promised records are there, once. 4 are pending.</h1>" in page
+    assert "<h1>All 9 promised records are there, once. 4 are pending (a → c).</h1>" in page
     assert "a → c: 9 promised, 5 present, 4 pending" in page
     assert "<h1>All 5 promised records are there, once. 4 are pending.</h1>" in html(report_of(to_sink))
+
+
+def test_faults_of_several_hops_are_not_added_up() -> None:
+    hops = [Hop(name, {"b": Counts(promised=9, lost=2, duplicated=1)}) for name in "abcde"]
+    two = html(report_of(*hops[:2], Hop("c", {"b": Counts(promised=9, present=9)})))
+    assert "<h1>2 records lost and 1 duplicated (a); 2 records lost and 1 duplicated (b).</h1>" in two
+    told = "2 records lost and 1 duplicated"
+    assert f"{told} (c); and more in 2 other hops.</h1>" in html(report_of(*hops))
 
 
 def test_of_a_sink_the_plot_is_by_the_records_own_time() -> None:

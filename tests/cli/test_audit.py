@@ -147,8 +147,16 @@ def test_only_aborted_records_are_not_clean_either(capfd: pytest.CaptureFixture[
     sink = Hop("orders → delta:x", {"till": Counts(promised=3, present=3, aborted=2)}, [aborted])
     show(Report("orders", "there:9092", 0, [clean, sink]))
     said = capfd.readouterr().out.splitlines()
-    assert said[-1] == "not clean: 0 lost, 0 duplicated, 0 reordered, 2 aborted"
+    assert said[-1] == "not clean: 0 lost, 0 duplicated, 0 reordered, 2 aborted (orders → delta:x)"
     assert "aborted: (no identity) orders-0 5 to 6, of offsets 5 to 6" in said
+
+
+def test_faults_of_several_hops_are_not_added_up(capfd: pytest.CaptureFixture[str]) -> None:
+    hops = [Hop(name, {"till": Counts(promised=9, duplicated=count)}) for name, count in (("a", 5), ("b", 4))]
+    show(Report("orders", "there:9092", 0, [*hops, Hop("c", {"till": Counts(promised=9, present=9)})]))
+    none = "0 lost, {} duplicated, 0 reordered"
+    said = capfd.readouterr().out.splitlines()[-1]
+    assert said == f"not clean: {none.format(5)} (a); {none.format(4)} (b)"
 
 
 def test_what_is_pending_in_a_sink_is_said_beside_what_is_clean(capfd: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ Path("audit.html").write_text(html(report), encoding="utf-8")
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from gapless import __version__
@@ -16,6 +16,8 @@ from gapless.audit.page.plots import Series, Span
 from gapless.audit.page.style import STYLE
 from gapless.audit.page.text import duration, is_time, listed, many, name, safe, utc, utc_range
 
+_MOST_TOLD = 3
+"""Hops whose faults the first sentence tells."""
 MOST_SOURCES, MOST_FINDINGS, MOST_PLOTS, MOST_PARTITIONS = 200, 1000, 12, 60
 
 _ALWAYS = ("promised", "present", "lost", "duplicated", "reordered")
@@ -90,18 +92,34 @@ def _sentence(report: Report) -> str:
     if report.verdict is Verdict.CLEAN:
         if not first.promised:
             return "Nothing was promised, and nothing is amiss."
-        pending = sum(hop.counts.pending for hop in report.hops)
-        also = f" {pending:,} {'is' if pending == 1 else 'are'} pending." if pending else ""
-        return f"{_all_of(first.promised_there).capitalize()} there, once.{also}"
+        return f"{_all_of(first.promised_there).capitalize()} there, once.{_also_pending(report)}"
     if report.verdict is Verdict.UNKNOWN:
         left = first.promised - first.expired - first.compacted
         if not left:
             return "Nothing is known to be promised, so nobody can tell whether all is there."
         return f"Nothing is known to be amiss, but it is not certain that {_all_of(left)} there."
-    faults = _faults(report)
-    worst, *others = [fault for fault in Fault if faults[fault]]
-    parts = [f"{many(faults[worst], 'record')} {worst}", *(f"{faults[fault]:,} {fault}" for fault in others)]
-    return f"{listed(parts)}."
+    # A record can be amiss in several hops, so their numbers do not add up.
+    faulty = [hop for hop in report.hops if hop.counts.faults]
+    told = [f"{_faults_of(hop.counts)}{_at(hop, report)}" for hop in faulty[:_MOST_TOLD]]
+    more = len(faulty) - _MOST_TOLD
+    return "; ".join([*told, f"and more in {many(more, 'other hop')}"] if more > 0 else told) + "."
+
+
+def _faults_of(counts: Counts) -> str:
+    worst, *others = [fault for fault in Fault if getattr(counts, fault)]
+    first = f"{many(getattr(counts, worst), 'record')} {worst}"
+    return listed([first, *(f"{getattr(counts, fault):,} {fault}" for fault in others)])
+
+
+def _also_pending(report: Report) -> str:
+    """A record that is pending in two sinks is still one."""
+    waiting = [(hop.counts.pending, _at(hop, report)) for hop in report.hops if hop.counts.pending]
+    return "".join(f" {count:,} {'is' if count == 1 else 'are'} pending{where}." for count, where in waiting)
+
+
+def _at(hop: Hop, report: Report) -> str:
+    """Which hop, if there are several."""
+    return f" ({safe(hop.name)})" if len(report.hops) > 1 else ""
 
 
 def _all_of(count: int) -> str:
@@ -129,11 +147,6 @@ def _aside(report: Report) -> str:
 
 def _first(report: Report) -> Counts:
     return report.hops[0].counts if report.hops else Counts()
-
-
-def _faults(report: Report) -> Mapping[Fault, int]:
-    counts = total(hop.counts for hop in report.hops)
-    return {fault: getattr(counts, fault) for fault in Fault}
 
 
 # One hop.

@@ -49,8 +49,6 @@ def _figures(counts: Counts, columns: list[str]) -> list[int]:
 
 
 def _verdict(report: Report) -> str:
-    from gapless.audit.findings import Fault
-
     totals = report.hops[0].counts
     verdict = report.verdict
     if verdict == "clean":
@@ -63,7 +61,18 @@ def _verdict(report: Report) -> str:
         also = f"; pending: {waiting}" if waiting else ""
         return f"{good} all {totals.promised_there:,} promised records are there, once{also}"
     if verdict == "findings":
-        counts = {fault: sum(getattr(hop.counts, fault) for hop in report.hops) for fault in Fault}
-        parts = [f"{count:,} {fault}" for fault, count in counts.items() if count or fault in _ALWAYS]
-        return f"{styled('not clean:', 'bold red')} {', '.join(parts)}"
+        # A record can be amiss in several hops, so their numbers do not add up.
+        told = [
+            f"{_faults(hop.counts)}{f' ({hop.name})' if len(report.hops) > 1 else ''}"
+            for hop in report.hops
+            if hop.counts.faults
+        ]
+        return f"{styled('not clean:', 'bold red')} {'; '.join(told)}"
     return f"{styled('could not tell', 'bold yellow')} whether all is there"
+
+
+def _faults(counts: Counts) -> str:
+    from gapless.audit.findings import Fault
+
+    found = {fault: getattr(counts, fault) for fault in Fault}
+    return ", ".join(f"{count:,} {fault}" for fault, count in found.items() if count or fault in _ALWAYS)
