@@ -449,16 +449,31 @@ def test_a_pdf_can_be_made(opened: Opener, kind: str) -> None:
     assert len(pdf) > 5000
 
 
+@pytest.mark.parametrize("table", ["Sources", "Findings"])
 @pytest.mark.parametrize("kind", REPORTS)
-def test_on_a_phone_all_of_a_finding_is_seen_without_scrolling_aside(opened: Opener, kind: str) -> None:
+def test_on_a_phone_all_of_a_table_is_seen_without_scrolling_aside(
+    opened: Opener, kind: str, table: str
+) -> None:
     page = opened(REPORTS[kind], width=PHONE)
-    right_edges = "cells => cells.map(cell => cell.getBoundingClientRect().right)"
-    cells = page.get_by_role("region", name="Findings").locator("tbody td, tbody th")
-    assert max(cells.evaluate_all(right_edges), default=0) <= PHONE
+    right_edges = "parts => parts.map(part => part.getBoundingClientRect().right)"
+    parts = page.get_by_role("region", name=table).locator("tbody :is(td, th), tbody :is(td, th) *")
+    assert max(parts.evaluate_all(right_edges), default=0) <= PHONE
+    box = page.get_by_role("region", name=table)
+    assert box.count() == 0 or box.evaluate("box => box.scrollWidth <= box.clientWidth")
+
+
+def test_on_a_phone_a_source_is_a_card_of_what_it_has(opened: Opener) -> None:
+    rows = opened(with_faults(), width=PHONE).get_by_role("region", name="Sources").locator("tbody tr")
+    shown = "cells => cells.filter(cell => cell.checkVisibility()).map(cell => cell.dataset.label)"
+    faults = [fault.value for fault in Fault]
+    told = {*faults, "promised", "present"}
+    assert set(rows.nth(0).locator("td").evaluate_all(shown)) == told | {"expired"}
+    assert set(rows.nth(1).locator("td").evaluate_all(shown)) == told | {"expired"}
+    assert set(rows.nth(2).locator("td").evaluate_all(shown)) == told
 
 
 def test_a_wide_table_scrolls_in_its_own_box(opened: Opener) -> None:
-    page = opened(with_faults(), width=PHONE)
+    page = opened(with_faults(), width=660)
     box = page.get_by_role("region", name="Sources")
     assert box.evaluate("box => box.scrollWidth > box.clientWidth")
     box.focus()

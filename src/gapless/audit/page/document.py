@@ -359,7 +359,7 @@ def _source_cell(word: str, count: int) -> str:
     is_fault = word in {fault.value for fault in Fault} and count
     kind = word if is_fault else "" if count else "zero"
     mark = f"{plots.icon(Fault(word))}&nbsp;" if is_fault else ""
-    return f'<td class="number {kind}">{mark}{count:,}</td>'
+    return f'<td class="number {kind}" data-label="{word}"><span>{mark}{count:,}</span></td>'
 
 
 def _findings(hop: Hop) -> str:

@@ -124,15 +124,17 @@ _PHONE = """
   .figures div { padding: .5rem .75rem; } .figures dd { font-size: 1.125rem; }
   .partition { grid-template-columns: 1fr; }
   .plot .more { display: none; }
-  .findings.table thead { position: absolute; width: 1px; height: 1px; overflow: hidden;
-    clip-path: inset(50%); }
-  .findings.table tr { display: block; padding: .5rem .75rem; border-bottom: 1px solid var(--rule); }
-  .findings.table tbody tr:last-child { border-bottom: 0; }
-  .findings.table th, .findings.table td { display: block; max-width: none; padding: 0; border: 0;
-    text-align: left; white-space: normal; overflow-wrap: anywhere; }
-  .findings.table td[data-label] { display: grid; grid-template-columns: 6rem 1fr; }
-  .findings.table td[data-label]::before { content: attr(data-label); color: var(--quiet); }
-  .findings.table td[data-label]:empty { display: none; }
+  .table thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  .table tr { display: block; padding: .5rem .75rem; border-bottom: 1px solid var(--rule); }
+  .table tbody tr:last-child { border-bottom: 0; }
+  .table th, .table td { display: block; max-width: none; padding: 0; border: 0; text-align: left;
+    white-space: normal; overflow-wrap: anywhere; }
+  .table td[data-label] { display: grid; grid-template-columns: 6rem 1fr; }
+  .table td[data-label]::before { content: attr(data-label); color: var(--quiet); font-weight: 400; }
+  .table td[data-label]:empty, .sources.table tr:not(.all) .zero { display: none; }
+  .sources.table tr { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1.5rem; }
+  .sources.table th { grid-column: 1 / -1; font-weight: 600; }
+  .sources.table td { grid-template-columns: auto 1fr; gap: .5rem; text-align: right; }
 """
 _PRINT = """
   @page { margin: 14mm 12mm; }
