@@ -93,6 +93,23 @@ def identities(source: str, spool: Path, numbers: Iterable[int]) -> list[Headers
     return [[(SOURCE_HEADER, maker), (SEQUENCE_HEADER, sequence_header(number))] for number in numbers]
 
 
+def test_a_page_is_written_of_topic_and_sink(
+    spark: SparkSession, gapless: Gapless, filled: tuple[str, Path], new_topic: NewTopic, bootstrap: str
+) -> None:
+    topic, spool = filled
+    copy, page = new_topic(), spool.with_name("report.html")
+    every = identities(topic, spool, [number for number in range(50) for _ in (0, 1)])
+    send(bootstrap, copy, every[:-1], "commit")
+    page.write_text("what was there before")
+    ran = gapless("audit", "--topic", topic, "--sink", f"kafka:{copy}", "--html", str(page))
+    assert ran.code == 1, ran.err
+    assert f"report: {page}" in ran.err
+    text = page.read_text(encoding="utf-8")
+    assert f"<h1>1 record lost ({topic} → kafka:{copy}).</h1>" in text
+    assert text.count("<h3>By time</h3>") == text.count('class="plot time"') == 2
+    assert "what was there before" not in text
+
+
 def test_what_is_torn_is_named_and_comes_again(
     spark: SparkSession, gapless: Gapless, filled: tuple[str, Path], bootstrap: str
 ) -> None:
