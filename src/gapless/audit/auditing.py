@@ -133,7 +133,7 @@ class Auditor:
         """The hops from the topic, as far as it was read, to sinks; without any, records that are equal."""
         if not sinks and matching.by is None:
             return []
-        topic = self.as_topic(group)
+        topic = self.as_topic(group)._replace(slots=_slots(self._held))
         if not sinks:
             with spark_errors(self._where):
                 return [judge_repeats(topic, str(matching.by))]
@@ -151,16 +151,7 @@ class Auditor:
         carried_to = None if group is None else self.cluster.committed(group, self.topic, ends)
         records = self.reader.records(self.topic, ends)
         compacted = self.cluster.is_compacted(self.topic)
-        return Topic(
-            self.topic,
-            records,
-            ends,
-            carried_to,
-            compacted,
-            self._beginnings,
-            self._with_aborted(),
-            slots=_slots(self._held),
-        )
+        return Topic(self.topic, records, ends, carried_to, compacted, self._beginnings, self._with_aborted())
 
     def _judge_topic(self, pending: Runs) -> Hop:
         judge = partial(
