@@ -124,7 +124,7 @@ def _assumptions(answer: Answer) -> str:
     model = answer.model
     crash = "sends again" if model.resend else "forgets"
     return (
-        f"{answer.plays} plays of each fault, seed {answer.seed}. In brackets: 95 %, by bootstrap. "
+        f"{answer.plays} plays of each fault, seed {answer.seed}. In brackets: 95 %. "
         "<: never seen, by the rule of three.\n"
         f"Assumed: a batch per partition every {model.linger_ms} ms, {model.latency_ms} ms of network one "
         f"way, page cache on disk within {span(model.writeback_ms)},\n"

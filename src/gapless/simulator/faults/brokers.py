@@ -99,14 +99,11 @@ def power_cut(
 
 
 def _share(percent: int, drawn_by: str) -> int:
-    """How much of a log is kept. A system writes file by file: all of one is on disk, of another not.
+    """How much of a log is kept. A system writes file by file: all of one is on disk, of another nothing.
 
-    The percentage is how likely it is that all is kept; 0 is the worst, nothing of any log.
+    0 is the worst: nothing of any log.
     """
-    random = Random(drawn_by)
-    if random.randrange(100) < percent:
-        return 100
-    return random.randrange(100) if percent and random.random() < 0.5 else 0
+    return Random(drawn_by).choice((0, percent, percent, 100)) if percent else 0
 
 
 def _bears_a_power_cut(scene: Scene, place: tuple[str, int], node_id: int) -> bool:
