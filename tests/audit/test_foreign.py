@@ -230,6 +230,33 @@ def test_windows_that_the_sinks_own_retention_took_have_expired(bench: Bench) ->
     assert (counts.expired, counts.lost, counts.promised) == (24, 6, 48)
 
 
+def test_windows_of_which_the_topics_retention_took_records_are_not_compared(
+    bench: Bench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its partitions are cut at different times, and the sink still has all rows."""
+    send(bench, [(None, b"x", minute) for minute in range(10) for _ in range(6)])
+    path = str(tmp_path / "table")
+    rows = [(BEGIN_MS // 1000 + 60 * minute,) for minute in [*range(10), 1, 7] for _ in range(6)]
+    table = spark.createDataFrame(rows, "s long").selectExpr("timestamp_seconds(s) AS made_at")
+    table.write.parquet(path)
+    doubled = [(Fault.DUPLICATED, 1), (Fault.DUPLICATED, 7)]
+    assert windows_of(bench, f"parquet:{path}", "made_at")[0] == doubled
+    # Three records of each minute are in each partition: up to the middle of minutes 2 and 4.
+    bench.expire({0: 2 * 3 + 1, 1: 4 * 3 + 1})
+    found, counts = windows_of(bench, f"parquet:{path}", "made_at")
+    assert (found, counts.promised, counts.lost) == (doubled[1:], 24, 0)
+    (hop,) = audited(bench, Matching(window="1 minute", sink_time="made_at"), f"parquet:{path}").hops
+    assert hop.notes == [
+        "4 windows of 1 minute are compared, 6 are not whole",
+        f"36 rows are not compared: retention has taken records of their time from {bench.topic}",
+    ]
+    # Nobody knows what was in a partition of which nothing is left.
+    bench.expire({0: 30})
+    report = audited(bench, Matching(window="1 minute", sink_time="made_at"), f"parquet:{path}")
+    assert report.verdict is Verdict.UNKNOWN
+    assert report.hops[0].doubts == ["there is no whole window of 1 minute to be compared"]
+
+
 def test_windows_that_were_deleted_from_a_table_have_expired(
     bench: Bench, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -151,7 +151,16 @@ class Auditor:
         carried_to = None if group is None else self.cluster.committed(group, self.topic, ends)
         records = self.reader.records(self.topic, ends)
         compacted = self.cluster.is_compacted(self.topic)
-        return Topic(self.topic, records, ends, carried_to, compacted, self._beginnings, self._with_aborted())
+        return Topic(
+            self.topic,
+            records,
+            ends,
+            carried_to,
+            compacted,
+            self._beginnings,
+            self._with_aborted(),
+            partial(self.reader.begins_ms, self.topic, ends),
+        )
 
     def _judge_topic(self, pending: Runs) -> Hop:
         judge = partial(

@@ -85,6 +85,8 @@ class Topic(NamedTuple):
     """Its records, with those of aborted transactions among them. None: there are no such."""
     slots: range | None = None
     """Where slots of time begin in which its records can be counted: not too many. None: it is not known."""
+    begins_ms: Callable[[], int | None] | None = None
+    """Asks up to when retention has taken its records. None: it has taken none."""
 
     @property
     def is_any_due(self) -> bool:

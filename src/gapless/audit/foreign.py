@@ -118,15 +118,19 @@ class _Window(NamedTuple):
 def judge_windows(topic: Topic, sink: Sink, matching: Matching) -> Hop:
     """As many rows in a sink as records in the topic, in each window of time (`5 minutes`)?
 
-    Windows that are not whole are left out: the first of a topic that retention has cut, the one in which
-    the sink's retention stands, and the last of all.
+    Windows that are not whole are left out: those that begin before the first records of partitions that
+    retention has cut, the one in which the sink's retention stands, and the last of all.
     """
     length = matching.window
     hop = Hop(f"{topic.name} → {sink.name} by windows of {length}")
     windows = _windows(topic, sink, matching)
     begins_ms = _begin_of_rows(windows, sink, matching)
-    cut = any(ends.earliest > 0 for ends in topic.ends.values())
-    whole = [each for each in windows[1 if cut else 0 : -1] if not each.start_ms <= begins_ms < each.end_ms]
+    cut_ms = _cut_to(topic)
+    whole = [
+        each
+        for each in windows[:-1]
+        if each.start_ms > cut_ms and not each.start_ms <= begins_ms < each.end_ms
+    ]
     every = hop.sources.setdefault(NOBODY, Counts())
     promised, present = dict[int, int](), dict[int, int]()
     if whole:
@@ -154,6 +158,11 @@ def judge_windows(topic: Topic, sink: Sink, matching: Matching) -> Hop:
                 hop.findings.append(Finding(fault, NOBODY, "", topic.name, *where, in_sink=True))
     left_out = len(windows) - len(whole)
     hop.notes.append(f"{len(whole):,} windows of {length} are compared, {left_out} are not whole")
+    older = sum(each.rows for each in windows if each.start_ms <= cut_ms)
+    if older:
+        hop.notes.append(
+            f"{older:,} rows are not compared: retention has taken records of their time from {topic.name}"
+        )
     if not whole:
         hop.doubts.append(f"there is no whole window of {length} to be compared")
     else:
@@ -184,6 +193,12 @@ def _windows(topic: Topic, sink: Sink, matching: Matching) -> list[_Window]:
         )
         found = joined.filter("start IS NOT NULL").orderBy("start").collect()
     return [_Window(*row) for row in found]
+
+
+def _cut_to(topic: Topic) -> int:
+    """Up to when retention has taken records of any partition; -1 if of none."""
+    begins_ms = None if topic.begins_ms is None else topic.begins_ms()
+    return -1 if begins_ms is None else begins_ms
 
 
 def _begin_of_rows(windows: list[_Window], sink: Sink, matching: Matching) -> int:
