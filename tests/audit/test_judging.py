@@ -85,6 +85,27 @@ def test_what_compaction_may_have_removed_is_not_lost() -> None:
     assert (finding.first, finding.last, finding.records) == (1, 3, 1)
 
 
+def test_compaction_is_proven_where_each_empty_offset_is_that_of_a_missing_record() -> None:
+    """The ends of transactions are empty, too, and excuse nothing."""
+    planted = Planted({0: [(A, 0), (A, 2)]}, [[(A, 0, 0, 2)]])
+    assert not judged(planted, offsets={0: [0, 2]}, compacted=True).doubts
+    # Of three transactions of a record each, with an end behind it, the second is lost.
+    (doubt,) = judged(planted, offsets={0: [0, 2]}, compacted=True, end={0: 4}).doubts
+    assert doubt == (
+        "1 records are missing in orders-0, and 2 offsets hold none: some may be the ends of transactions, "
+        "so nobody can tell whether compaction has taken them all"
+    )
+    # The end of the one transaction is where its last record should be.
+    planted = Planted({0: [(A, 0)]}, [[(A, 0, 0, 1)]])
+    assert len(judged(planted, offsets={0: [0]}, compacted=True, end={0: 2}).doubts) == 1
+    # One empty offset is no excuse for two records.
+    planted = Planted({0: [(A, 0), (B, 0), (A, 2), (B, 2)]}, [[(A, 0, 0, 2)], [(B, 0, 0, 2)]])
+    assert len(judged(planted, offsets={0: [0, 1, 3, 4]}, compacted=True).doubts) == 1
+    # Where nothing is missing nobody asks.
+    planted = Planted({0: [(A, 0)]}, [[(A, 0, 0, 0)]])
+    assert not judged(planted, offsets={0: [0]}, compacted=True, end={0: 2}).doubts
+
+
 def test_offsets_of_markers_excuse_nothing_in_a_topic_that_is_not_compacted() -> None:
     hop = judged(Planted({0: [(A, 0), (A, 2)]}, [[(A, 0, 0, 2)]]), offsets={0: [0, 5]})
     assert hop.counts.lost == 1
@@ -157,12 +178,15 @@ def judged(
     pending: list[tuple[bytes, int, int, int]] | None = None,
     counts: dict[bytes, int] | None = None,
     compacted: bool = False,
+    end: dict[int, int] | None = None,
     repaired: list[tuple[bytes, int, int, int]] | None = None,
 ) -> Hop:
     streams = Streams()
     promised = Promised(_runs([each for seal in planted.seals for each in seal], streams), counts or {})
     promised.repaired = _runs(repaired or [], streams)
     there = _held(planted, streams, offsets or {}, high or {})
+    for partition, at in (end or {}).items():
+        there.partitions[partition] = there.partitions[partition]._replace(end=at, high=at)
     return judge_topic(
         "orders",
         streams,

@@ -49,6 +49,7 @@ def held_too(old: Held, new: Held) -> Held:
             earliest=before.earliest if now.earliest <= before.end else now.earliest,
             records=before.records + now.records,
             without_identity=before.without_identity + now.without_identity,
+            last=max(before.last, now.last),
         )
     slots = fewer([*old.slots, *new.slots])
     return Held(united(old.held, new.held), again, late, beyond, partitions, slots)

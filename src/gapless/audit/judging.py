@@ -46,6 +46,13 @@ class Whole(NamedTuple):
     """Where the log ends. Beyond `end` if a transaction is open."""
     records: int = 0
     without_identity: int = 0
+    last: int = -1
+    """The offset of the last record; -1 if there is none."""
+
+    @property
+    def holes(self) -> int:
+        """Offsets that hold no record for such a reader."""
+        return self.end - self.earliest - self.records
 
 
 class Slot(NamedTuple):
@@ -141,7 +148,8 @@ def judge_topic(
     ]
     hop.findings = findings[:MOST_FINDINGS]
     hop.unnamed_findings = unnamed(hop)
-    hop.doubts = _doubts(topic, hop, promised, _unsealed(promised, tallies, known), missing.too_old(topic))
+    hop.doubts = _doubts(topic, hop, promised, _unsealed(promised, tallies, known))
+    hop.doubts += [*missing.too_old(topic), *missing.not_proven(topic)]
     return hop
 
 
@@ -173,7 +181,7 @@ class _Missing:
     ) -> None:
         self._runs = runs
         self._known = known
-        self._earliest = {each: whole.earliest for each, whole in there.partitions.items()}
+        self._partitions = there.partitions
         held = there.held
         partitions = np.array([partition for _, partition in known], np.int64)[runs.keys]
         facts = [there.partitions.get(each, Whole(0, 0, 0)) for each in partitions.tolist()]
@@ -212,15 +220,33 @@ class _Missing:
 
     def too_old(self, topic: str) -> list[str]:
         """Partitions of which more records should have expired than there were offsets before the first."""
-        sums: dict[int, int] = {}
-        for key, count in zip(self._runs.keys.tolist(), self._counts["expired"].tolist(), strict=True):
-            partition = self._known[key][1]
-            sums[partition] = sums.get(partition, 0) + count
         return [
             f"{count:,} records are missing before the first of {topic}-{partition}, and retention can have "
-            f"taken {self._earliest[partition]:,} at most"
-            for partition, count in sorted(sums.items())
-            if count > self._earliest.get(partition, 0)
+            f"taken {whole.earliest:,} at most"
+            for partition, whole, count in self._by_partition("expired")
+            if count > whole.earliest
+        ]
+
+    def not_proven(self, topic: str) -> list[str]:
+        """Partitions of which compaction may have taken less: the ends of transactions hold no record, too.
+
+        It has taken all if there are as many holes as missing records, and the last offset holds one: a
+        transaction's end would be there, and compaction never takes what is last.
+        """
+        return [
+            f"{count:,} records are missing in {topic}-{partition}, and {whole.holes:,} offsets hold none: some "
+            "may be the ends of transactions, so nobody can tell whether compaction has taken them all"
+            for partition, whole, count in self._by_partition("compacted")
+            if count != whole.holes or whole.last < whole.end - 1
+        ]
+
+    def _by_partition(self, name: str) -> list[tuple[int, Whole, int]]:
+        """Partitions with such records, and how many."""
+        sums = Counter[int]()
+        for key, count in zip(self._runs.keys.tolist(), self._counts[name].tolist(), strict=True):
+            sums[self._known[key][1]] += count
+        return [
+            (each, self._partitions.get(each, Whole(0, 0, 0)), n) for each, n in sorted(sums.items()) if n
         ]
 
     def torn_of(self, aborted: Stretches) -> Ints:
@@ -356,7 +382,7 @@ def _unsealed(promised: Promised, tallies: Mapping[str, Ints], known: list[tuple
     return sum(max(min(gaps[maker], count), count - spare[maker], 0) for maker, count in untold.items())
 
 
-def _doubts(topic: str, hop: Hop, promised: Promised, unsealed: int, too_old: list[str]) -> list[str]:
+def _doubts(topic: str, hop: Hop, promised: Promised, unsealed: int) -> list[str]:
     counts = hop.counts
     doubts = []
     if promised.unreadable:
@@ -375,4 +401,4 @@ def _doubts(topic: str, hop: Hop, promised: Promised, unsealed: int, too_old: li
         doubts.append(
             f"{unsealed:,} records are missing, of producers whose seals tell of fewer than they count"
         )
-    return doubts + too_old
+    return doubts

@@ -354,12 +354,10 @@ def gathered(rows: Any, ends: Mapping[int, Ends], streams: Streams) -> Held:
     ):
         found.beyond[key] = (again, late)
     found.partitions = {each: Whole(at.earliest, at.end, at.high) for each, at in ends.items()}
-    whole = parts[WHOLE]
-    for partition, without, records in zip(
-        whole["partition"].to_pylist(), whole["first"].to_pylist(), whole["last"].to_pylist(), strict=True
-    ):
+    columns = (parts[WHOLE][name].to_pylist() for name in ("partition", "first", "last", "last_offset"))
+    for partition, without, records, last in zip(*columns, strict=True):
         found.partitions[partition] = found.partitions[partition]._replace(
-            records=records, without_identity=without
+            records=records, without_identity=without, last=last
         )
     return found
 
