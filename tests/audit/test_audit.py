@@ -94,12 +94,16 @@ class Bench:
                 producer.poll(0.1)
 
     def seal(
-        self, producer: confluent_kafka.Producer, intervals: Iterable[tuple[bytes, int, int, int]]
+        self,
+        producer: confluent_kafka.Producer,
+        intervals: Iterable[tuple[bytes, int, int, int]],
+        time_ms: int | None = None,
     ) -> None:
         rows = list(intervals)
         maker = rows[0][0]
         told = tuple(Interval(self.topic, *row[1:]) for row in rows)
-        seal = Seal(maker[9:].decode(), maker[1:9], time.time_ns() // 1_000_000, "interval", told, {})
+        sealed_at_ms = time_ms or time.time_ns() // 1_000_000
+        seal = Seal(maker[9:].decode(), maker[1:9], sealed_at_ms, "interval", told, {})
         producer.produce(self.ledger, seal.to_bytes(), key=seal.key())
 
     def expire(self, earliest: dict[int, int]) -> None:
@@ -409,24 +413,6 @@ def test_a_second_look_reads_only_what_is_new(bench: Bench) -> None:
     bench.expire({0: 5})
     assert auditor.look().hops[0].counts == hop.counts
     assert auditor.look().hops[0].counts.expired == 0
-
-
-def test_what_was_lost_at_one_look_does_not_expire_at_the_next(bench: Bench) -> None:
-    """Retention takes what was read, and so nothing of a source of which there was nothing."""
-    planted = Planted({0: [(A, n) for n in range(10)]}, [[(A, 0, 0, 9)], [(B, 0, 0, 2)]])
-    bench.fill(planted)
-    auditor = Auditor(bench.spark, bench.bootstrap, bench.topic, ledger=bench.ledger)
-    assert auditor.look().hops[0].counts.lost == 3
-    bench.expire({0: 5})
-    assert auditor.look().hops[0].counts.lost == 3
-    # What it takes before anybody has read it may have been anything.
-    producer = bench.producer()
-    for number in range(10, 20):
-        bench.send(producer, bench.topic, 0, headers_of(A, number))
-    producer.flush()
-    bench.expire({0: 15})
-    counts = auditor.look().hops[0].counts
-    assert (counts.lost, counts.expired) == (0, 3)
 
 
 def test_a_topic_that_is_made_anew_has_lost_what_was_seen_in_it(bench: Bench) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -12,6 +13,7 @@ from gapless.audit import Fault, Finding, Hop, Report, Verdict
 from gapless.audit.cluster import Ends
 from gapless.audit.judging import Held, Promised, Streams, judge_topic
 from gapless.audit.reading import gathered
+from gapless.audit.sealing import Sealed, sealed_too
 from gapless.audit.stretches import Stretches, as_set, no_stretches
 from gapless.audit.tally import Tally
 from gapless.client.formats import sequence_header, source_header
@@ -34,6 +36,7 @@ def test_each_planted_fault_is_named_and_no_other(seed: int) -> None:
         assert is_where_it_says(finding, planted), finding
     assert hop.counts.unpromised == planted.unpromised
     assert hop.counts.promised == len(planted.promised)
+    assert hop.counts.expired == len(planted.expired)
 
 
 @pytest.mark.parametrize("kind", EDITS)
@@ -180,10 +183,15 @@ def judged(
     compacted: bool = False,
     end: dict[int, int] | None = None,
     repaired: list[tuple[bytes, int, int, int]] | None = None,
+    sealed: list[tuple[bytes, int, int, int]] | None = None,
+    fresh: list[tuple[bytes, int, int, int]] | None = None,
 ) -> Hop:
     streams = Streams()
     promised = Promised(_runs([each for seal in planted.seals for each in seal], streams), counts or {})
-    promised.repaired = _runs(repaired or [], streams)
+    promised.repaired, promised.fresh = _runs(repaired or [], streams), _runs(fresh or [], streams)
+    for maker, partition, last, time_ms in sealed or []:
+        points = (np.array([each]) for each in (streams.key(maker, partition), last, time_ms))
+        promised.sealed = sealed_too(promised.sealed, Sealed(*points))
     there = _held(planted, streams, offsets or {}, high or {})
     for partition, at in (end or {}).items():
         there.partitions[partition] = there.partitions[partition]._replace(end=at, high=at)
@@ -279,6 +287,26 @@ def test_a_late_stretch_that_was_repaired_in_part_counts_only_the_rest() -> None
     assert (hop.counts.repaired, hop.counts.reordered) == (2, 2)
     assert [(each.which, each.records) for each in hop.findings] == [("1 to 4", 2)]
     assert hop.unnamed_findings == {}
+
+
+def test_what_was_sealed_clearly_later_than_the_first_record_is_not_known_to_have_expired() -> None:
+    """Ten records of retention's; of B, which came hours later, nothing is there."""
+    planted = Planted({0: [(A, 4), (A, 5)]}, [[(A, 0, 0, 5)], [(B, 0, 0, 2)]], earliest={0: 10})
+    soon, late = TIME_MS + 20_000, TIME_MS + 4 * 3_600_000
+    hop = judged(planted, sealed=[(A, 0, 5, soon), (B, 0, 2, soon)])
+    assert (hop.counts.expired, hop.counts.lost, hop.doubts) == (7, 0, [])
+    hop = judged(planted, sealed=[(A, 0, 5, soon), (B, 0, 0, soon), (B, 0, 2, late)])
+    assert (hop.counts.expired, hop.counts.lost) == (7, 0)
+    (doubt,) = hop.doubts
+    assert doubt.startswith("3 records are missing before the first of orders-0, though some were promised")
+    # Late seals of what is there, or of what is behind it, say nothing of what is before it.
+    assert not judged(planted, sealed=[(A, 0, 5, late)]).doubts
+    # Who read the partition before they were promised knows that they never came.
+    hop = judged(planted, sealed=[(B, 0, 0, soon), (B, 0, 2, late)], fresh=[(B, 0, 1, 2)])
+    assert (hop.counts.expired, [each.which for each in hop.findings]) == (5, ["1 to 2"])
+    # But not if they may have waited for their seal.
+    hop = judged(planted, sealed=[(B, 0, 2, soon)], fresh=[(B, 0, 1, 2)])
+    assert (hop.counts.expired, hop.counts.lost) == (7, 0)
 
 
 def test_a_report_of_nothing_is_not_clean() -> None:

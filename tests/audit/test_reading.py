@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from gapless.audit.reading import COUNTED, REPAIRED, UNREADABLE, _united
+from gapless.audit.reading import COUNTED, REPAIRED, SEALED, TIMELY, UNREADABLE, _united
 from gapless.audit.tally import HELD, WHEN
 from gapless.client.formats import source_header
 
@@ -44,6 +44,12 @@ def test_seals_become_as_few_rows_as_can_be() -> None:
         [(True, A, 0, 8, 12, 7000, False, 13), (True, A, 0, 3, 3, -1, True, 12)],
     )
     assert {row for row in found if row[0] == HELD} == {(HELD, A, 0, 0, 12), (HELD, B, 1, 0, 0)}
+    assert {row for row in found if row[0] == TIMELY} == {(TIMELY, A, 0, 0, 12), (TIMELY, B, 1, 0, 0)}
+    assert {row for row in found if row[0] == SEALED and row[1] == A} == {
+        (SEALED, A, 0, 4, 5000),
+        (SEALED, A, 0, 9, 6000),
+        (SEALED, A, 0, 12, 7000),
+    }
     assert {row for row in found if row[0] == REPAIRED} == {(REPAIRED, A, 0, 3, 3)}
     assert {row for row in found if row[0] == COUNTED} == {(COUNTED, A, -1, 0, 13)}
     assert (

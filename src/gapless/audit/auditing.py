@@ -15,7 +15,7 @@ from gapless.audit.cluster import Cluster, Ends, may_have_lost
 from gapless.audit.failing import spark_errors
 from gapless.audit.findings import Fault, Finding, Hop, Report
 from gapless.audit.foreign import judge_offsets, judge_repeats, judge_windows
-from gapless.audit.growing import before_of, held_too, promised_too, without_partition
+from gapless.audit.growing import before_of, held_too, promised_too, still_fresh, without_partition
 from gapless.audit.judging import Held, Promised, Streams, judge_topic
 from gapless.audit.reading import Reader
 from gapless.audit.stretches import Stretches, as_set, no_stretches
@@ -207,7 +207,10 @@ class Auditor:
         ends = self.cluster.ends(self._ledger)
         if any(may_have_lost(before, ends.get(each)) for each, before in self._promised_to.items()):
             # It is read again. What was promised once stays so.
-            self._promised = Promised(self._promised.runs, repaired=self._promised.repaired)
+            known = self._promised
+            self._promised = Promised(
+                known.runs, repaired=known.repaired, sealed=known.sealed, fresh=known.fresh
+            )
             self._promised_to = {}
         starts = {each: at.end for each, at in self._promised_to.items()}
         news = self.reader.promised(self._ledger, ends, self.topic, self._streams, starts)
@@ -224,10 +227,14 @@ class Auditor:
         self._held = held_too(self._held, self.reader.held(self.topic, ends, self._streams, before))
         self._held_to = ends
         # What retention took while it was read is gone, too.
-        for partition, now in self.cluster.ends(self.topic).items():
+        begins = self._beginnings()
+        for partition, earliest in begins.items():
             whole = self._held.partitions.get(partition)
-            if whole is not None and now.earliest > known.get(partition, ends[partition].earliest):
-                self._held.partitions[partition] = whole._replace(earliest=now.earliest)
+            if whole is not None and earliest > known.get(partition, ends[partition].earliest):
+                now_ms = time.time_ns() // 1_000_000
+                self._held.partitions[partition] = whole._replace(earliest=earliest, begins_ms=now_ms)
+        without_hole = {each for each, end in known.items() if begins.get(each, end) <= end}
+        self._promised.fresh = still_fresh(self._promised, without_hole, self._streams)
 
 
 def _slots(held: Held) -> range | None:

@@ -5,14 +5,16 @@ What is kept stays small: sets of sequences, findings up to a limit, counts by t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
 
 from gapless.audit.judging import Held, Promised, Slot, Streams
-from gapless.audit.stretches import Stretches, concatenated, either, rejoined, united
+from gapless.audit.sealing import sealed_too
+from gapless.audit.stretches import Stretches, as_set, concatenated, either, overlay, rejoined, united
 from gapless.audit.tally import MOST_NAMED, Before
+from gapless.pipeline.dedup.runs import Runs
 from gapless.pipeline.dedup.seen import Seen
 
 _MOST_SLOTS = 240
@@ -29,7 +31,21 @@ def promised_too(old: Promised, new: Promised) -> Promised:
         old.unreadable + new.unreadable,
         fewer(old.slots + new.slots),
         either(old.repaired, new.repaired),
+        sealed_too(old.sealed, new.sealed),
+        fresh=either(old.fresh, _without(new.timely, old.runs)),
     )
+
+
+def still_fresh(promised: Promised, partitions: Collection[int], streams: Streams) -> Runs:
+    """What cannot have expired before it was promised: only in partitions that are known without a hole."""
+    known = np.array([partition in partitions for _, partition in streams.known()] or [False], np.bool_)
+    fresh = promised.fresh
+    return Runs(*(column[known[fresh.keys]] for column in fresh))
+
+
+def _without(runs: Runs, others: Runs) -> Runs:
+    laid = overlay(runs, others)
+    return as_set(laid.where(laid.inside[0] & ~laid.inside[1]))
 
 
 def held_too(old: Held, new: Held) -> Held:
@@ -45,8 +61,10 @@ def held_too(old: Held, new: Held) -> Held:
     partitions = dict(new.partitions)
     for partition, before in old.partitions.items():
         now = partitions.get(partition, before._replace(records=0, without_identity=0))
+        known_from = before if now.earliest <= before.end else now
         partitions[partition] = now._replace(
-            earliest=before.earliest if now.earliest <= before.end else now.earliest,
+            earliest=known_from.earliest,
+            begins_ms=known_from.begins_ms,
             records=before.records + now.records,
             without_identity=before.without_identity + now.without_identity,
             last=max(before.last, now.last),

@@ -13,12 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from gapless.audit.findings import Counts, Fault, Finding, Hop, Timeline
-from gapless.audit.stretches import Overlay, Stretches, no_stretches, overlay
+from gapless.audit.sealing import Sealed, nothing_sealed
+from gapless.audit.stretches import HIGHEST, Overlay, Stretches, no_stretches, overlay
 from gapless.audit.times import NARROWEST_MS
 from gapless.client.formats import SEQUENCE_HEADER, SOURCE_HEADER, identity_of, sequence_header
 from gapless.pipeline.dedup.runs import Flags, Ints, Runs, floor, no_runs
 
 MOST_FINDINGS = 10_000
+SEALED_WITHIN_MS = 600_000
+"""What is sealed so much later than a record was made came after that record: no seal is that late."""
 _NOWHERE = -1
 
 
@@ -48,6 +51,8 @@ class Whole(NamedTuple):
     without_identity: int = 0
     last: int = -1
     """The offset of the last record; -1 if there is none."""
+    begins_ms: int = HIGHEST
+    """The time of its first record when it was first read, or of reading, if there was none."""
 
     @property
     def holes(self) -> int:
@@ -90,6 +95,11 @@ class Promised:
     slots: list[Slot] = field(default_factory=list)
     repaired: Runs = field(default_factory=no_runs)
     """Lost records that were sent again, and so had to come late."""
+    sealed: Sealed = field(default_factory=nothing_sealed)
+    timely: Runs = field(default_factory=no_runs)
+    """What was promised soon after it was sent, and not only when its producer had come back."""
+    fresh: Runs = field(default_factory=no_runs)
+    """What of that nobody promised when its partition was read, from where it is known without a hole."""
 
 
 def judge_topic(
@@ -117,11 +127,13 @@ def judge_topic(
         pending or no_runs(),
         _spans(promised.runs, there.held),
         aborted.runs,
+        promised.fresh,
     )
-    is_promised, is_held, is_pending, _, is_aborted = laid.inside
+    is_promised, is_held, is_pending, _, is_aborted, is_fresh = laid.inside
     late = _Late(there.late, promised.repaired)
     is_missing = is_promised & ~is_held
-    missing = _Missing(laid.where(is_missing), is_aborted[is_missing], known, there, compacted)
+    missing = _Missing(laid.where(is_missing), known, there, promised.sealed)
+    missing.judge(is_aborted[is_missing], is_fresh[is_missing], compacted)
     tallies = {
         "promised": _by_stream(laid, is_promised, len(known)),
         "present": _by_stream(laid, is_held, len(known)),
@@ -149,7 +161,7 @@ def judge_topic(
     hop.findings = findings[:MOST_FINDINGS]
     hop.unnamed_findings = unnamed(hop)
     hop.doubts = _doubts(topic, hop, promised, _unsealed(promised, tallies, known))
-    hop.doubts += [*missing.too_old(topic), *missing.not_proven(topic)]
+    hop.doubts += [*missing.too_old(topic), *missing.too_young(topic), *missing.not_proven(topic)]
     return hop
 
 
@@ -176,17 +188,13 @@ def timeline(promised: Sequence[Slot], present: Sequence[Slot]) -> Timeline:
 class _Missing:
     """What was promised and is not there: where it would be, and why it may not be."""
 
-    def __init__(
-        self, runs: Runs, is_aborted: Flags, known: list[tuple[bytes, int]], there: Held, compacted: bool
-    ) -> None:
+    def __init__(self, runs: Runs, known: list[tuple[bytes, int]], there: Held, sealed: Sealed) -> None:
         self._runs = runs
         self._known = known
         self._partitions = there.partitions
         held = there.held
         partitions = np.array([partition for _, partition in known], np.int64)[runs.keys]
-        facts = [there.partitions.get(each, Whole(0, 0, 0)) for each in partitions.tolist()]
-        wholes = np.array([each[:4] for each in facts], np.int64).reshape(len(facts), 4)
-        earliest, end, high, records = wholes.T
+        self._wholes = [there.partitions.get(each, Whole(0, 0, 0)) for each in partitions.tolist()]
         before = floor(held.runs, runs.keys, runs.firsts)
         after = np.where(before >= 0, before + 1, np.searchsorted(held.keys, runs.keys, "left"))
         self._has_before = before >= 0
@@ -194,12 +202,19 @@ class _Missing:
         before, after = np.where(self._has_before, before, 0), np.where(self._has_after, after, 0)
         self._before = [_pick(column, before, self._has_before) for column in held.ends]
         self._after = [_pick(column, after, self._has_after) for column in held.begins]
+        begins_ms = np.array([each.begins_ms for each in self._wholes], np.int64)
+        self._is_young = sealed.latest_ms(runs.keys, runs.lasts) > begins_ms + SEALED_WITHIN_MS
+
+    def judge(self, is_aborted: Flags, is_fresh: Flags, compacted: bool) -> None:
+        """Why each is missing. What is `fresh` was promised after its partition was read."""
+        facts = np.array([each[:4] for each in self._wholes], np.int64).reshape(len(self._wholes), 4)
+        earliest, end, high, records = facts.T
         low = np.where(self._has_before, self._before[0], earliest - 1)
         top = np.where(self._has_after, self._after[0], end)
         low_row = np.where(self._has_before, self._before[2], -1)
         top_row = np.where(self._has_after, self._after[2], records)
-        sizes = runs.lasts - runs.firsts + 1
-        expired = ~self._has_before & (earliest > 0)
+        sizes = self._runs.lasts - self._runs.firsts + 1
+        expired = ~self._has_before & (earliest > 0) & ~(is_fresh & self._is_young)
         hidden = ~expired & ~self._has_after & (high > end)
         torn = ~expired & ~hidden & is_aborted
         rest = ~expired & ~hidden & ~torn
@@ -209,6 +224,7 @@ class _Missing:
         gone = np.clip(holes, 0, sizes) if compacted else np.zeros(len(sizes), np.int64)
         self._counts = {
             "expired": np.where(expired, sizes, 0),
+            "young": np.where(expired & self._is_young, sizes, 0),
             "hidden": np.where(hidden, sizes, 0),
             "torn": np.where(torn, sizes, 0),
             "compacted": np.where(rest, gone, 0),
@@ -227,6 +243,15 @@ class _Missing:
             if count > whole.earliest
         ]
 
+    def too_young(self, topic: str) -> list[str]:
+        """Partitions of which records should have expired that were promised later than older ones are."""
+        return [
+            f"{count:,} records are missing before the first of {topic}-{partition}, though some were "
+            "promised clearly later than its first record was made: retention takes what is oldest, so they "
+            "may be lost"
+            for partition, _, count in self._by_partition("young")
+        ]
+
     def not_proven(self, topic: str) -> list[str]:
         """Partitions of which compaction may have taken less: the ends of transactions hold no record, too.
 
@@ -234,8 +259,8 @@ class _Missing:
         transaction's end would be there, and compaction never takes what is last.
         """
         return [
-            f"{count:,} records are missing in {topic}-{partition}, and {whole.holes:,} offsets hold none: some "
-            "may be the ends of transactions, so nobody can tell whether compaction has taken them all"
+            f"{count:,} records are missing in {topic}-{partition}, and {whole.holes:,} offsets hold none: "
+            "some may be the ends of transactions, so nobody can tell whether compaction has taken them all"
             for partition, whole, count in self._by_partition("compacted")
             if count != whole.holes or whole.last < whole.end - 1
         ]

@@ -7,6 +7,7 @@ before, so it must be in front of those ends. Only committed records count.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 from gapless.audit.carried import ALWAYS_MS
 from gapless.audit.cluster import Ends
 from gapless.audit.judging import Held, Promised, Slot, Streams, Whole
+from gapless.audit.sealing import Sealed, nothing_sealed, sealed_too
 from gapless.audit.stretches import HIGHEST, Spots, Stretches, as_set, either
 from gapless.audit.tally import AGAIN, BEYOND, HELD, LATE, SCHEMA, WHEN, WHOLE, Before, Tally
 from gapless.audit.times import History
@@ -39,7 +41,7 @@ _SEAL = (
     "version INT, source STRING, incarnation STRING, sealed_at_ms LONG, reason STRING, "
     "intervals ARRAY<ARRAY<STRING>>, counts MAP<STRING, LONG>"
 )
-REPAIRED, COUNTED, UNREADABLE = "repaired", "counted", "unreadable"
+REPAIRED, COUNTED, UNREADABLE, SEALED, TIMELY = "repaired", "counted", "unreadable", "sealed", "timely"
 """Kinds of rows of the ledger, beside those of topics."""
 # The very first offsets may be markers of transactions, or of aborted records.
 _FIRST_OFFSETS = 1000
@@ -198,6 +200,8 @@ class Reader:
             sum(_of_kind(rows, UNREADABLE)["last"].to_pylist()),
             _slots(_of_kind(rows, WHEN), "first", "width"),
             as_set(_runs(_of_kind(rows, REPAIRED), streams)),
+            sealed_too(nothing_sealed(), Sealed(*_runs(_of_kind(rows, SEALED), streams))),
+            as_set(_runs(_of_kind(rows, TIMELY), streams)),
         )
 
 
@@ -279,8 +283,8 @@ def _united(batches: Iterator[Any]) -> Iterator[Any]:
     streams, when = Streams(), History()
     makers: dict[bytes, int] = {}
     counts: dict[bytes, int] = {}
-    held = repaired = no_runs()
-    unreadable = 0
+    held = repaired = timely = no_runs()
+    sealed, unreadable = nothing_sealed(), 0
     for batch in batches:
         seals = batch.filter(batch["readable"])
         unreadable += batch.num_rows - seals.num_rows
@@ -290,6 +294,10 @@ def _united(batches: Iterator[Any]) -> Iterator[Any]:
         more = _runs(told, streams)
         held = either(held, more)
         repaired = either(repaired, _runs(told.filter(told["repaired"]), streams))
+        soon = told.filter(np.greater_equal(_ints(told, "ms"), 0))
+        in_time = _runs(soon, streams)
+        timely = either(timely, in_time)
+        sealed = sealed_too(sealed, Sealed(in_time.keys, in_time.lasts, _ints(soon, "ms")))
         keys = [makers.setdefault(each, len(makers)) for each in told["maker"].to_pylist()]
         when.add(np.array(keys, np.int64), _ints(told, "ms"), more.lasts - more.firsts + 1)
     known, named = streams.known(), list(makers)
@@ -297,6 +305,8 @@ def _united(batches: Iterator[Any]) -> Iterator[Any]:
         (UNREADABLE, None, -1, 0, unreadable, 0),
         *((HELD, *known[key], first, last, 0) for key, first, last in zip(*held, strict=True)),
         *((REPAIRED, *known[key], first, last, 0) for key, first, last in zip(*repaired, strict=True)),
+        *((TIMELY, *known[key], first, last, 0) for key, first, last in zip(*timely, strict=True)),
+        *((SEALED, *known[key], last, ms, 0) for key, last, ms in zip(*sealed, strict=True)),
         *((WHEN, named[key], -1, begins, count, when.width_ms) for key, begins, count in when.cells()),
         *((COUNTED, maker, -1, 0, count, 0) for maker, count in counts.items()),
     ]
@@ -353,11 +363,15 @@ def gathered(rows: Any, ends: Mapping[int, Ends], streams: Streams) -> Held:
         _keys(beyond, streams).tolist(), beyond["first"].to_pylist(), beyond["last"].to_pylist(), strict=True
     ):
         found.beyond[key] = (again, late)
-    found.partitions = {each: Whole(at.earliest, at.end, at.high) for each, at in ends.items()}
-    columns = (parts[WHOLE][name].to_pylist() for name in ("partition", "first", "last", "last_offset"))
-    for partition, without, records, last in zip(*columns, strict=True):
+    now_ms = time.time_ns() // 1_000_000
+    found.partitions = {
+        each: Whole(at.earliest, at.end, at.high, begins_ms=now_ms) for each, at in ends.items()
+    }
+    names = ("partition", "first", "last", "last_offset", "first_ms")
+    columns = (parts[WHOLE][name].to_pylist() for name in names)
+    for partition, without, records, last, ms in zip(*columns, strict=True):
         found.partitions[partition] = found.partitions[partition]._replace(
-            records=records, without_identity=without, last=last
+            records=records, without_identity=without, last=last, begins_ms=ms if ms >= 0 else now_ms
         )
     return found
 
