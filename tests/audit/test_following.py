@@ -319,6 +319,7 @@ def test_where_rows_do_not_tell_the_partition_each_is_named_if_all_of_its_number
     carrier.write([(0, 0, (A, number)) for number in (0, 3, 4, 4)])
     carrier.carried_to({0: 5, 1: 5})
     hop = carrier.follower(Matching(kept_s=60)).look().hops[1]
+    assert not hop.doubts
     told = [
         (each.which, each.partition, each.first_offset, each.records)
         for each in hop.findings

@@ -33,7 +33,7 @@ BEGIN_MS = 1_700_000_040_000  # a whole minute
 @pytest.fixture
 def bench(spark: SparkSession, bootstrap: str) -> Bench:
     made = Bench(spark, bootstrap)
-    made.make(made.topic, 2)
+    made.make(made.topic, 2, retention_ms="-1")  # the records' times are of long ago
     return made
 
 
@@ -215,7 +215,7 @@ def windows_of(bench: Bench, sink: str, time: str) -> tuple[list[tuple[Fault, in
 def test_windows_that_the_sinks_own_retention_took_have_expired(bench: Bench) -> None:
     send(bench, [(None, b"x", minute) for minute in range(10) for _ in range(6)])
     copy = f"{bench.topic}-copy"
-    bench.make(copy)
+    bench.make(copy, retention_ms="-1")
     producer = bench.producer()
     for minute in (each for each in range(10) for _ in range(6)):
         if minute != 8:
@@ -228,6 +228,21 @@ def test_windows_that_the_sinks_own_retention_took_have_expired(bench: Bench) ->
     found, counts = windows_of(bench, f"kafka:{copy}", "timestamp")
     assert found == [(Fault.LOST, 8)]
     assert (counts.expired, counts.lost, counts.promised) == (24, 6, 48)
+
+
+def test_more_windows_than_retention_has_taken_rows_have_not_expired(bench: Bench) -> None:
+    send(bench, [(None, b"x", minute) for minute in range(10) for _ in range(6)])
+    copy = f"{bench.topic}-copy"
+    bench.make(copy, retention_ms="-1")
+    producer = bench.producer()
+    for minute in (each for each in range(4, 10) for _ in range(6)):
+        producer.produce(copy, b"x", timestamp=BEGIN_MS + minute * MINUTE_MS)
+    producer.flush()
+    for answer in bench.admin.delete_records([Place(copy, 0, 1)]).values():
+        answer.result(30)
+    report = audited(bench, Matching(window="1 minute", sink_time="timestamp"), f"kafka:{copy}")
+    assert (report.verdict, report.hops[0].counts.expired) == (Verdict.UNKNOWN, 24)
+    assert "of which 1 rows were taken at most" in report.hops[0].doubts[0]
 
 
 def test_windows_of_which_the_topics_retention_took_records_are_not_compared(

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import TopicPartition as Place
+from delta.tables import DeltaTable
 
-from gapless.audit import Verdict
-from gapless.audit.auditing import Auditor
+from gapless.audit import Fault, Hop, Verdict
+from gapless.audit.auditing import Auditor, audit
+from gapless.audit.carried import Matching
+from gapless.audit.following import Follower
+from gapless.audit.tables import SinkSpec, deleted_from
 from tests.audit.planting import Planted
 from tests.audit.test_audit import A, B, Bench, headers_of
 
@@ -73,3 +79,83 @@ def test_a_source_that_is_lost_as_a_whole_has_not_expired_where_older_records_ar
     bench.expire({0: 25})
     counts = auditor.look().hops[0].counts
     assert (counts.expired, counts.lost) == (15, 0)
+
+
+def both_ways(bench: Bench, sink: str) -> list[Hop]:
+    """A sink judged at once, and by who begins to watch it."""
+    spec = SinkSpec.parse(sink)
+    once = audit(bench.spark, bench.bootstrap, bench.topic, ledger=bench.ledger, sinks=[spec])
+    auditor = Auditor(bench.spark, bench.bootstrap, bench.topic, ledger=bench.ledger)
+    with Follower(auditor, [spec], Matching(), grace_s=0) as follower:
+        follower.look()
+        return [once.hops[1], follower.look().hops[1]]
+
+
+def filled(bench: Bench, count: int) -> None:
+    """One record a second, from an hour ago on."""
+    bench.make(bench.topic)
+    bench.make(bench.ledger)
+    producer, now_ms = bench.producer(), time.time_ns() // 1_000_000
+    for number in range(count):
+        time_ms = now_ms - HOUR_MS + 1000 * number
+        producer.produce(bench.topic, b"x", partition=0, headers=headers_of(A, number), timestamp=time_ms)
+    bench.seal(producer, [(A, 0, 0, count - 1)])
+    producer.flush()
+
+
+def test_more_than_a_topics_retention_can_have_taken_from_a_sink_has_not_expired(bench: Bench) -> None:
+    """The first 30 of 40 were never written, and then a record is deleted."""
+    filled(bench, 40)
+    copy, producer = f"{bench.topic}-copy", bench.producer()
+    bench.make(copy, 2)
+    now_ms = time.time_ns() // 1_000_000
+    for number in range(30, 40):
+        time_ms = now_ms - HOUR_MS + 1000 * number
+        producer.produce(copy, b"x", partition=number % 2, headers=headers_of(A, number), timestamp=time_ms)
+    producer.flush()
+    assert [hop.counts.lost for hop in both_ways(bench, f"kafka:{copy}")] == [30, 30]
+    for answer in bench.admin.delete_records([Place(copy, 0, 1)]).values():
+        answer.result(30)
+    for hop in both_ways(bench, f"kafka:{copy}"):
+        assert (hop.counts.expired, hop.counts.lost) == (31, 0)
+        missing = f"31 records are missing that are older than what is left in kafka:{copy}"
+        assert hop.doubts == [f"{missing}, of which 1 rows were taken at most"]
+
+
+def test_more_than_was_deleted_from_a_table_has_not_expired(bench: Bench, tmp_path: Path) -> None:
+    filled(bench, 40)
+    path = str(tmp_path / "table")
+    table = bench.spark.createDataFrame(
+        [(0, number) for number in range(30, 40)], "partition int, offset long"
+    )
+    table.coalesce(1).write.format("delta").save(path)
+    spec = SinkSpec.parse(f"delta:{path}")
+    assert deleted_from(spec, bench.spark) is None
+    # A DELETE that finds nothing deletes nothing.
+    DeltaTable.forPath(bench.spark, path).delete("offset = 3")
+    assert [hop.counts.lost for hop in both_ways(bench, str(spec))] == [30, 30]
+    DeltaTable.forPath(bench.spark, path).delete("offset IN (30, 36)")
+    for hop in both_ways(bench, str(spec)):
+        assert (hop.counts.expired, [each.which for each in hop.findings]) == (31, ["36"])
+        assert {each.fault for each in hop.findings} == {Fault.LOST}
+        (doubt,) = hop.doubts
+        assert doubt.endswith("older than what is left in " + f"{spec}, of which 2 rows were taken at most")
+
+
+def test_of_a_table_that_does_not_tell_how_many_rows_were_deleted_nobody_knows(
+    bench: Bench, tmp_path: Path
+) -> None:
+    filled(bench, 10)
+    path = str(tmp_path / "table")
+    table = bench.spark.createDataFrame([(0, number) for number in range(10)], "partition int, offset long")
+    table.coalesce(1).write.format("delta").save(path)
+    DeltaTable.forPath(bench.spark, path).delete("offset < 3")
+    assert deleted_from(SinkSpec.parse(f"delta:{path}"), bench.spark) == (3, True)
+    (log,) = (Path(path) / "_delta_log").glob("*1.json")
+    told = log.read_text()
+    assert '"numDeletedRows":"3"' in told
+    log.write_text(told.replace('"numDeletedRows":"3",', ""))
+    (log.parent / f".{log.name}.crc").unlink(missing_ok=True)
+    for hop in both_ways(bench, f"delta:{path}"):
+        assert (hop.counts.expired, hop.counts.lost) == (3, 0)
+        assert hop.doubts[0].endswith("are known to have been deleted; of others nobody can say")

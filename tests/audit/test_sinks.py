@@ -271,6 +271,7 @@ def test_what_was_deleted_from_a_table_has_expired(bench: Bench, spark: SparkSes
     hop = audited(bench, spark, f"delta:{path}").hops[1]
     assert (hop.counts.expired, hop.counts.lost) == (4, 1)
     assert [each.which for each in hop.findings] == ["7"]
+    assert not hop.doubts
     # A folder of files does not tell; but its owner may.
     rows.filter("offset > 4").write.parquet(path + "-files")
     assert audited(bench, spark, f"parquet:{path}-files").hops[1].counts.lost == 5
@@ -279,7 +280,10 @@ def test_what_was_deleted_from_a_table_has_expired(bench: Bench, spark: SparkSes
     DeltaTable.forPath(spark, path).delete("true")
     report = audited(bench, spark, f"delta:{path}")
     assert report.verdict is Verdict.UNKNOWN
-    assert report.hops[1].doubts == [f"nothing is left in delta:{path} of what {bench.topic} holds"]
+    nothing, too_many = report.hops[1].doubts
+    assert nothing == f"nothing is left in delta:{path} of what {bench.topic} holds"
+    assert too_many.startswith("10 records are missing")
+    assert too_many.endswith("of which 9 rows were taken at most")
 
 
 def test_a_sink_that_does_not_tell_of_which_records_its_rows_are_is_refused(
@@ -422,9 +426,15 @@ def test_what_retention_took_from_a_topic_that_is_a_sink_is_not_lost(
     assert audited(bench, spark, f"kafka:{copy}").hops[1].counts.lost == 1
     for answer in bench.admin.delete_records([Place(copy, 0, 3)]).values():
         answer.result(30)
-    hop = audited(bench, spark, f"kafka:{copy}").hops[1]
-    # 6 is older than what is left there, so nobody can tell it from the others.
+    report = audited(bench, spark, f"kafka:{copy}")
+    hop = report.hops[1]
+    # 6 is older than what is left there, so nobody can tell it from the others; but one of them is lost.
     assert (hop.counts.expired, hop.counts.lost, hop.counts.present) == (4, 0, 6)
+    assert report.verdict is Verdict.UNKNOWN
+    missing = f"4 records are missing that are older than what is left in kafka:{copy}"
+    assert hop.doubts == [f"{missing}, of which 3 rows were taken at most"]
+    # Unless somebody says that it keeps nothing so long.
+    assert not audited(bench, spark, f"kafka:{copy}", Matching(kept_s=0)).hops[1].doubts
     later = bench.producer()
     bench.send(later, bench.topic, 0, headers_of(A, 10))
     later.flush()

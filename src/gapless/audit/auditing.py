@@ -159,7 +159,7 @@ class Auditor:
             compacted,
             self._beginnings,
             self._with_aborted(),
-            partial(self.reader.begins_ms, self.topic, ends),
+            lambda: self.reader.begins_ms(self.topic, self.cluster.ends(self.topic)),
         )
 
     def _judge_topic(self, pending: Runs) -> Hop:

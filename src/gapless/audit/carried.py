@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.audit.failing import mistakes
 from gapless.audit.findings import Hop
-from gapless.audit.naming import NAME, NOBODY, hop_of
+from gapless.audit.naming import NAME, NOBODY, Taken, hop_of
 from gapless.errors import UsageError
 from gapless.pipeline.identity import identity
 
@@ -64,10 +64,21 @@ class Sink(NamedTuple):
     """Its retention has taken rows from before this time. None: it is not known to have taken any."""
     is_deleted_from: bool = False
     """Somebody has deleted rows: what is older than the oldest that is left may be among them."""
+    taken: Taken | None = None
+    """How much those two have taken. None: they have not."""
     is_open: bool = False
     """A topic, in which a transaction has not ended: what is missing may be behind it."""
     with_aborted: Callable[[], DataFrame] | None = None
     """A topic's rows, with those of aborted transactions among them."""
+
+
+class Old(NamedTuple):
+    """Up to when records have expired that a sink lacks."""
+
+    begins_ms: int | None = None
+    """None: none have."""
+    kept_from_ms: int | None = None
+    """By what somebody says of how long it keeps rows; None: nobody says it."""
 
 
 class Topic(NamedTuple):
@@ -86,7 +97,7 @@ class Topic(NamedTuple):
     slots: range | None = None
     """Where slots of time begin in which its records can be counted: not too many. None: it is not known."""
     begins_ms: Callable[[], int | None] | None = None
-    """Asks up to when retention has taken its records. None: it has taken none."""
+    """Asks up to when retention has taken its records by now. None: it has taken none."""
 
     @property
     def is_any_due(self) -> bool:
@@ -116,8 +127,7 @@ def what_rows_tell(name: str, columns: Sequence[str]) -> str:
 def _judge_by_offset(topic: Topic, sink: Sink, matching: Matching, _: str) -> Hop:
     rows, places = _offsets(sink.rows, topic), ["partition", "offset"]
     told = _told(topic, matching)
-    begins_ms = _begin_of(_by_offset(told, rows, None), sink, matching)
-    compared = _by_offset(told, rows, begins_ms)
+    compared = _by_offset(told, rows, _old_in(_by_offset(told, rows, Old()), sink, matching))
 
     def aborted() -> DataFrame | None:
         """Offsets of rows at which readers of committed records find nothing."""
@@ -128,7 +138,7 @@ def _judge_by_offset(topic: Topic, sink: Sink, matching: Matching, _: str) -> Ho
         every = named(topic.records if topic.with_aborted is None else topic.with_aborted())
         return strays.join(every, places, "left")
 
-    return hop_of(topic, sink.name, _states(compared, sink), aborted)
+    return hop_of(topic, sink, _states(compared, sink), aborted)
 
 
 def _judge_by_key(topic: Topic, sink: Sink, matching: Matching, by: str) -> Hop:
@@ -136,8 +146,8 @@ def _judge_by_key(topic: Topic, sink: Sink, matching: Matching, by: str) -> Hop:
     told = _told(topic, matching).withColumn("same_by", of_record)
     spare = _spare(told, topic) if by == IDENTITY and "partition" not in sink.rows.columns else None
     compare = partial(_by_key, told, sink.rows.select(of_row.alias("same_by")), matching, spare)
-    begins_ms = _begin_of(compare(None), sink, matching)
-    compared = compare(begins_ms)
+    limits = _old_in(compare(Old()), sink, matching)
+    compared = compare(limits)
 
     def aborted() -> DataFrame | None:
         """Records of aborted transactions, of which there are rows."""
@@ -149,13 +159,13 @@ def _judge_by_key(topic: Topic, sink: Sink, matching: Matching, by: str) -> Hop:
 
     def missing() -> DataFrame:
         """Records that are not there, where none that is equal to them is."""
-        return _once(told, begins_ms).filter("due = 1 AND old = 0")
+        return _once(told, limits).filter("due = 1 AND old = 0")
 
     states = _states(compared, sink)
-    hop = hop_of(topic, sink.name, states, aborted, missing)
+    hop = hop_of(topic, sink, states, aborted, missing)
     if hop.counts.lost and sink.with_aborted is not None:
         written = sink.with_aborted().select(of_row.alias("same_by")).distinct()
-        hop = hop_of(topic, sink.name, _with_torn(states, written), aborted, missing)
+        hop = hop_of(topic, sink, _with_torn(states, written), aborted, missing)
     return hop
 
 
@@ -191,7 +201,7 @@ def is_due(topic: Topic) -> Column:
     return due
 
 
-def _by_offset(told: DataFrame, rows: DataFrame, begins_ms: int | None) -> DataFrame:
+def _by_offset(told: DataFrame, rows: DataFrame, limits: Old) -> DataFrame:
     from pyspark.sql import functions as sf
 
     there = rows.groupBy("partition", "offset").agg(sf.count("*").alias("rows"))
@@ -206,7 +216,8 @@ def _by_offset(told: DataFrame, rows: DataFrame, begins_ms: int | None) -> DataF
         )
         .withColumns(
             {
-                "old": sf.coalesce(_is_old(begins_ms), sf.lit(0)),
+                "old": sf.coalesce(_is_old(limits.begins_ms), sf.lit(0)),
+                "kept": sf.coalesce(_is_old(limits.kept_from_ms), sf.lit(0)),
                 "together": sf.lit(None).cast("int"),
                 "expected": sf.expr("IF(source IS NULL, 0, 1)"),
                 "strange": sf.expr("IF(source IS NULL, there, 0)"),
@@ -236,7 +247,7 @@ def _was_read(topic: Topic) -> Column:
     return within
 
 
-def _once(told: DataFrame, begins_ms: int | None) -> DataFrame:
+def _once(told: DataFrame, limits: Old) -> DataFrame:
     """Each record once, as often as the topic may hold it. What is equal goes to one task at once."""
     from pyspark.sql import functions as sf
 
@@ -246,7 +257,7 @@ def _once(told: DataFrame, begins_ms: int | None) -> DataFrame:
         .agg(
             sf.min("offset").alias("offset"), sf.min("ms").alias("ms"), sf.max("due").cast("int").alias("due")
         )
-        .withColumn("old", _is_old(begins_ms))
+        .withColumns({"old": _is_old(limits.begins_ms), "kept": _is_old(limits.kept_from_ms)})
     )
 
 
@@ -258,17 +269,18 @@ def _is_old(begins_ms: int | None) -> Column:
 
 
 def _by_key(
-    told: DataFrame, rows: DataFrame, matching: Matching, spare: DataFrame | None, begins_ms: int | None
+    told: DataFrame, rows: DataFrame, matching: Matching, spare: DataFrame | None, limits: Old
 ) -> DataFrame:
     from pyspark.sql import functions as sf
 
     # Of several that are equal the first stands for all.
     first = sf.min(sf.struct("ms", "partition", "offset", "source", "incarnation", "number")).alias("first")
-    counted = {"expected": sf.count("*"), "due": sf.sum("due"), "old": sf.sum(sf.col("old") * sf.col("due"))}
+    counted = {"expected": sf.count("*"), "due": sf.sum("due")}
+    counted |= {each: sf.sum(sf.col(each) * sf.col("due")) for each in ("old", "kept")}
     if matching.one_per_key:
-        counted = {"expected": sf.lit(1), "due": sf.max("due"), "old": sf.min("old")}
+        counted = {"expected": sf.lit(1), "due": sf.max("due"), "old": sf.min("old"), "kept": sf.min("kept")}
     sums = (column.alias(name) for name, column in counted.items())
-    records = _once(told, begins_ms).groupBy("same_by").agg(first, *sums).select("*", "first.*").drop("first")
+    records = _once(told, limits).groupBy("same_by").agg(first, *sums).select("*", "first.*").drop("first")
     if spare is not None:
         records = records.join(sf.broadcast(spare), ["source", "incarnation"], "left")
     there = rows.filter("same_by IS NOT NULL").groupBy("same_by").agg(sf.count("*").alias("there"))
@@ -283,6 +295,7 @@ def _by_key(
             "expected": sf.coalesce("expected", sf.lit(0)),
             "due": sf.coalesce("due", sf.lit(0)),
             "old": sf.coalesce("old", sf.lit(0)),
+            "kept": sf.coalesce("kept", sf.lit(0)),
             # Where none of several equal ones is there each can be named. Else nobody can say which it is.
             "together": sf.expr("IF(expected > 1 AND there = 0, same_by, NULL)"),
             "partition": sf.expr("IF(expected > 1 AND there > 0, -1, partition)"),
@@ -332,7 +345,11 @@ def _states(compared: DataFrame, sink: Sink) -> DataFrame:
     from pyspark.sql import functions as sf
 
     missing = "greatest(due - there, 0)"
-    left = compared.withColumn("expired", sf.expr(f"least({missing}, old)")).withColumn(
+    expired = {
+        "expired": f"least({missing}, old)",
+        "taken": f"least({missing}, old) - least({missing}, kept)",
+    }
+    left = compared.withColumns({name: sf.expr(each) for name, each in expired.items()}).withColumn(
         "due", sf.expr("due - expired")
     )
     return left.withColumns(
@@ -347,16 +364,16 @@ def _states(compared: DataFrame, sink: Sink) -> DataFrame:
     )
 
 
-def _begin_of(compared: DataFrame, sink: Sink, matching: Matching) -> int | None:
-    """Up to when what is missing has expired; None: nothing has."""
+def _old_in(compared: DataFrame, sink: Sink, matching: Matching) -> Old:
+    """Up to when what is missing has expired."""
     from pyspark.sql import functions as sf
 
-    begins = [] if sink.begins_ms is None else [sink.begins_ms]
-    begins += kept_from(matching)
+    kept = kept_from(matching)
+    begins = kept if sink.begins_ms is None else [sink.begins_ms, *kept]
     if sink.is_deleted_from:
         oldest = compared.filter("there > 0").agg(sf.min("ms")).collect()[0][0]
-        begins.append(ALWAYS_MS if oldest is None else oldest - 1)
-    return max(begins, default=None)
+        begins = [*begins, ALWAYS_MS if oldest is None else oldest - 1]
+    return Old(max(begins, default=None), max(kept, default=None))
 
 
 def kept_from(matching: Matching) -> list[int]:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from gapless.audit.cluster import Cluster, Ends, may_have_lost
+from gapless.audit.naming import Taken
 from gapless.audit.reading import Reader
-from gapless.audit.tables import ITS_OWN, SinkSpec, is_deleted_from, jdbc_options, reading_errors
+from gapless.audit.tables import ITS_OWN, SinkSpec, deleted_from, jdbc_options, reading_errors
 from gapless.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ class Feed(Protocol):
     @property
     def is_deleted_from(self) -> bool:
         """Whether rows were deleted before it was first read."""
+
+    @property
+    def taken(self) -> Taken | None:
+        """How many rows were taken before it was first read: by retention, or since somebody deleted them."""
 
     @property
     def is_open(self) -> bool:
@@ -92,6 +97,10 @@ class TopicFeed:
         return self._reader.begins_ms(self._topic, self._began_at)
 
     @property
+    def taken(self) -> Taken | None:
+        return Taken(sum(at.earliest for at in self._began_at.values()))
+
+    @property
     def is_open(self) -> bool:
         return any(at.high > at.end for at in self._ends.values())
 
@@ -112,7 +121,11 @@ class TableFeed:
         self.columns = self._schema.names
         self._version: int | None = None
         self._memory: tempfile.TemporaryDirectory[str] | None = None
-        self.is_deleted_from = False
+        self.taken: Taken | None = None
+
+    @property
+    def is_deleted_from(self) -> bool:
+        return self.taken is not None
 
     def read(self, due: Due, each: Each) -> None:
         del due
@@ -120,7 +133,7 @@ class TableFeed:
             self._notice_changes()
         if self._memory is None:
             self._memory = tempfile.TemporaryDirectory(prefix="gapless-audit-")
-            self.is_deleted_from = self._spec.kind == "delta" and is_deleted_from(self._spec, self._spark)
+            self.taken = deleted_from(self._spec, self._spark) if self._spec.kind == "delta" else None
         with reading_errors(self._spec):
             query = (
                 self._stream()
@@ -170,6 +183,7 @@ class DatabaseFeed:
 
     is_open = False
     is_deleted_from = False
+    taken = None
 
     def __init__(self, spec: SinkSpec, topic: str, spark: SparkSession) -> None:
         self._spec = spec

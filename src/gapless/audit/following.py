@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
@@ -28,34 +28,25 @@ from gapless.audit.feeds import Changed, Due, Feed, feed_of
 from gapless.audit.findings import Counts, Fault, Finding, Hop, Report
 from gapless.audit.growing import before_of, held_too
 from gapless.audit.judging import MOST_FINDINGS, Held, Streams, name_of, unnamed
-from gapless.audit.naming import aborted_in, add_aborted
+from gapless.audit.naming import aborted_in, add_aborted, too_many
+from gapless.audit.places import ANY, Place, places_of
 from gapless.audit.stretches import Stretches, concatenated, no_stretches
 from gapless.audit.tables import SinkSpec
 from gapless.errors import UsageError
-from gapless.pipeline.dedup.runs import Ints, Runs, floor, no_runs
+from gapless.pipeline.dedup.runs import Ints, Runs, no_runs
 from gapless.pipeline.dedup.seen import Seen
 from gapless.pipeline.identity import identity, made_by
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-ANY = -1
-"""The partition of a name, where rows do not tell it."""
 _DUE, _POSSIBLE = 0, 2
 """Where among the layers is what was due, and what there can be."""
 _WRONG_WHERE = "--where does not say of each record whether sinks should have it"
+_BESIDE = ("strange", "taken")
+"""States that are no counts of a hop."""
 _REMEMBERED = 60
 """Ends of the topic that are remembered, for those who give records time: so many in that time."""
-
-
-class Place(NamedTuple):
-    """Of records in the topic."""
-
-    partition: int
-    first_offset: int | None = None
-    last_offset: int | None = None
-    first_ms: int | None = None
-    last_ms: int | None = None
 
 
 class Follower:
@@ -148,6 +139,8 @@ class FollowedSink:
         self._names = Streams()
         self._there = counted(no_runs())
         self._old = counted(no_runs())
+        self._kept = counted(no_runs())
+        """What of that somebody says the sink does not keep so long."""
         self._excused: dict[str, int] = {}
         self._due = Held()
         self._due_at: dict[int, Ends] = {}
@@ -270,8 +263,6 @@ class FollowedSink:
         self._due_at = ends
 
     def _excuse(self, records: DataFrame, known: Known) -> None:
-        from pyspark.sql import functions as sf
-
         if self._matching.where is not None:
             with mistakes(_WRONG_WHERE):
                 added = self._add(self._named(records.filter(_unwanted(self._matching.where))))
@@ -281,18 +272,26 @@ class FollowedSink:
             return
         self._is_new = False
         lowest = self._lowest()
-        begins = [*kept_from(self._matching), self._feed.begins_ms()]
+        kept = kept_from(self._matching)
+        begins = [*kept, self._feed.begins_ms()]
         if self._feed.is_deleted_from:
             begins.append(self._before_oldest_ms(lowest, known))
         begins_ms = max((each for each in begins if each is not None), default=None)
         if begins_ms is not None:
-            old = records.filter(sf.unix_millis("timestamp") <= begins_ms)
-            self._old = from_arrow(counted_by_spark(self._named(old)), self._names.key)
+            self._old = self._until(begins_ms, records)
+        if kept:
+            self._kept = self._until(max(kept), records)
         if self._feed.is_deleted_from:
             # Whatever their times are: in each partition what is before the first that is left.
             begun = Runs(lowest.keys, np.zeros(len(lowest.keys), np.int64), lowest.firsts - 1)
             every = np.full(len(lowest.keys), len(known.ends), np.int64)
             self._old = plus(self._old, counted(begun, every))
+
+    def _until(self, time_ms: int, records: DataFrame) -> Counted:
+        from pyspark.sql import functions as sf
+
+        old = records.filter(sf.unix_millis("timestamp") <= time_ms)
+        return from_arrow(counted_by_spark(self._named(old)), self._names.key)
 
     def _lowest(self) -> Runs:
         """The first number of each name that is there."""
@@ -327,6 +326,7 @@ class FollowedSink:
             ),
             self._there,
             self._old,
+            self._kept,
         )
         hop = Hop(f"{self._auditor.topic} → {self._spec}")
         hop.offsets = {each: (at.earliest, at.end) for each, at in sorted(known.ends.items())}
@@ -356,7 +356,7 @@ class FollowedSink:
     def _add_counts(self, hop: Hop, laid: Layers, states: Mapping[str, Ints]) -> None:
         streams = self._names.known()
         tallies = {
-            name: laid.summed(times, len(streams)) for name, times in states.items() if name != "strange"
+            name: laid.summed(times, len(streams)) for name, times in states.items() if name not in _BESIDE
         }
         for key, (maker, _) in enumerate(streams):
             counts = Counts(**{name: int(column[key]) for name, column in tallies.items()})
@@ -379,6 +379,8 @@ class FollowedSink:
             hop.doubts.append(f"no record of {self._auditor.topic} is due in {self._spec} yet")
         elif hop.counts.promised == hop.counts.expired:
             hop.doubts.append(f"nothing is left in {self._spec} of what {self._auditor.topic} holds")
+        taken = int((states["taken"] * laid.sizes).sum())
+        hop.doubts += too_many(taken, self._feed.taken, str(self._spec))
         strange = int((states["strange"] * laid.sizes).sum())
         if strange:
             hop.notes.append(f"{strange:,} rows are of records that nobody knows in {self._auditor.topic}")
@@ -427,7 +429,7 @@ class FollowedSink:
         for at in np.flatnonzero(records)[:MOST_FINDINGS].tolist():
             maker, partition = names[int(laid.keys[at])]
             first, last = int(laid.firsts[at]), int(laid.lasts[at])
-            places = _places(maker, partition, (first, last), where, streams)
+            places = places_of(maker, partition, (first, last), where, streams)
             times, possible = int(records[at]), int(laid.times[_POSSIBLE][at])
             if len(places) == 1 and possible <= 1:
                 told = [(places[0], times)]
@@ -449,10 +451,11 @@ def _unwanted(where: str) -> str:
 
 def _states(laid: Layers, *, is_open: bool) -> dict[str, Ints]:
     """What is true of each name, as how many of it."""
-    due, held, possible, there, old = laid.times
+    due, held, possible, there, old, kept = laid.times
     promised = np.maximum(held, due)
     missing = np.clip(due - there, 0, None)
     expired = np.minimum(old, missing)
+    taken = expired - np.minimum(kept, expired)
     missing -= expired
     none = np.zeros_like(missing)
     return {
@@ -460,6 +463,7 @@ def _states(laid: Layers, *, is_open: bool) -> dict[str, Ints]:
         "present": np.minimum(there, promised),
         "pending": np.clip(promised - np.maximum(due, there), 0, None),
         "expired": expired,
+        "taken": taken,
         "lost": none if is_open else missing,
         "hidden": missing if is_open else none,
         # A number is given in each partition: as often as that, it is no double.
@@ -481,23 +485,3 @@ def _within(ranges: Mapping[int, tuple[int, int]]) -> Column:
             (sf.col("partition") == partition) & (sf.col("offset") >= first) & (sf.col("offset") < end)
         )
     return inside
-
-
-def _places(
-    maker: bytes,
-    partition: int,
-    numbers: tuple[int, int],
-    where: Stretches,
-    streams: Mapping[bytes, list[tuple[int, int]]],
-) -> list[Place]:
-    """Where these numbers are, in each stream of the maker."""
-    found = []
-    for key, each in streams.get(maker, []):
-        if partition not in (ANY, each):
-            continue
-        at = int(floor(where.runs, np.array([key]), np.array([numbers[0]]))[0])
-        if at >= 0 and where.lasts[at] >= numbers[1]:
-            offsets = int(where.begins.offsets[at]), int(where.ends.offsets[at])
-            times_ms = int(where.begins.times_ms[at]), int(where.ends.times_ms[at])
-            found.append(Place(each, *offsets, *times_ms))
-    return found

@@ -16,7 +16,7 @@ from gapless.audit.carried import ALWAYS_MS, HASH, KEY, SAME_BY, Matching, Sink,
 from gapless.audit.failing import mistakes
 from gapless.audit.findings import Counts, Fault, Finding, Hop, Timeline
 from gapless.audit.judging import MOST_FINDINGS, unnamed
-from gapless.audit.naming import NOBODY, add_doubts
+from gapless.audit.naming import NOBODY, add_doubts, too_many
 from gapless.audit.stretches import as_set, overlay
 from gapless.pipeline.dedup.runs import Runs, joined
 
@@ -131,7 +131,8 @@ def judge_windows(topic: Topic, sink: Sink, matching: Matching) -> Hop:
         for each in windows[:-1]
         if each.start_ms > cut_ms and not each.start_ms <= begins_ms < each.end_ms
     ]
-    every = hop.sources.setdefault(NOBODY, Counts())
+    every, taken = hop.sources.setdefault(NOBODY, Counts()), 0
+    kept_from_ms = max(kept_from(matching), default=-1)
     promised, present = dict[int, int](), dict[int, int]()
     if whole:
         width_ms = whole[0].end_ms - whole[0].start_ms
@@ -152,6 +153,7 @@ def judge_windows(topic: Topic, sink: Sink, matching: Matching) -> Hop:
         for count, by_start in ((each.records, promised), (each.rows, present)):
             if count:
                 by_start[each.start_ms] = count
+        taken += counts.expired if each.end_ms > kept_from_ms else 0
         for fault, count in ((Fault.LOST, counts.lost), (Fault.DUPLICATED, counts.duplicated)):
             if count and len(hop.findings) < MOST_FINDINGS:
                 where = (-1, -1, -1, count, None, None, each.start_ms, each.end_ms)
@@ -167,6 +169,7 @@ def judge_windows(topic: Topic, sink: Sink, matching: Matching) -> Hop:
         hop.doubts.append(f"there is no whole window of {length} to be compared")
     else:
         add_doubts(hop, topic, sink.name)
+        hop.doubts += too_many(taken, sink.taken, sink.name)
     hop.unnamed_findings = unnamed(hop)
     return hop
 

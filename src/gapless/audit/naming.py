@@ -6,7 +6,7 @@ Records are compared by the million, so Spark counts them, and makes intervals o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.audit.findings import Counts, Fault, Finding, Hop, Timeline
 from gapless.audit.judging import MOST_FINDINGS, unnamed
@@ -14,19 +14,29 @@ from gapless.audit.judging import MOST_FINDINGS, unnamed
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from gapless.audit.carried import Topic
+    from gapless.audit.carried import Sink, Topic
 
 NOBODY = "(no identity)"
 """What stands for the source of records that have none. Their numbers are offsets."""
 NAME = ("source", "incarnation", "partition", "number")
+_TAKEN = "taken"
+"""Of those that expired: not because somebody says how long the sink keeps rows."""
 _COUNTED = ("present", "lost", "pending", "duplicated", "expired", "torn", "hidden")
-_SUMMED = ("promised", *_COUNTED, "unknown", "strange")
+_SUMMED = ("promised", *_COUNTED, "unknown", "strange", _TAKEN)
 _FAULTS = (Fault.LOST, Fault.DUPLICATED, Fault.TORN)
+
+
+class Taken(NamedTuple):
+    """Rows that a sink's retention has taken at most: more than those cannot have expired."""
+
+    rows: int
+    is_all: bool = True
+    """Whether that is known of each time that some were taken."""
 
 
 def hop_of(
     topic: Topic,
-    sink: str,
+    sink: Sink,
     states: DataFrame,
     aborted: Callable[[], DataFrame | None],
     missing: Callable[[], DataFrame] | None = None,
@@ -39,7 +49,7 @@ def hop_of(
     """
     from pyspark.sql import functions as sf
 
-    hop = Hop(f"{topic.name} → {sink}")
+    hop = Hop(f"{topic.name} → {sink.name}")
     hop.offsets = {each: (ends.earliest, ends.end) for each, ends in sorted(topic.ends.items())}
     sums = dict.fromkeys(_SUMMED, 0)
     condensed = _condensed(states, topic.slots).persist()
@@ -63,7 +73,8 @@ def hop_of(
     if records is not None:
         begins = topic.earliest_now() if topic.earliest_now is not None else {}
         add_aborted(hop, aborted_in(topic.name, records, begins))
-    add_doubts(hop, topic, sink, unknown=sums["unknown"])
+    add_doubts(hop, topic, sink.name, unknown=sums["unknown"])
+    hop.doubts += too_many(sums[_TAKEN], sink.taken, sink.name)
     strange = sums["strange"] - hop.counts.aborted
     if strange > 0:
         hop.notes.append(
@@ -89,6 +100,17 @@ def add_doubts(hop: Hop, topic: Topic, sink: str, *, unknown: int = 0) -> None:
         hop.doubts.append(f"no record of {topic.name} is due in {sink} yet: the --group has come to none")
     elif counts.promised == counts.expired:
         hop.doubts.append(f"nothing is left in {sink} of what {topic.name} holds")
+
+
+def too_many(expired: int, taken: Taken | None, sink: str) -> list[str]:
+    """A doubt, if more should have expired than can have been taken."""
+    if taken is None or expired <= taken.rows:
+        return []
+    known = (
+        "were taken at most" if taken.is_all else "are known to have been deleted; of others nobody can say"
+    )
+    missing = f"{expired:,} records are missing that are older than what is left in {sink}"
+    return [f"{missing}, of which {taken.rows:,} rows {known}"]
 
 
 def _condensed(states: DataFrame, slots: range | None) -> DataFrame:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.audit.carried import Sink
 from gapless.audit.failing import mistakes, spark_errors
+from gapless.audit.naming import Taken
 from gapless.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def sink_of(spec: SinkSpec, spark: SparkSession, cluster: Cluster, reader: Reade
             str(spec),
             reader.records(spec.where, ends).drop(*ITS_OWN),
             begins_ms=reader.begins_ms(spec.where, ends),
+            taken=Taken(sum(at.earliest for at in ends.values())),
             is_open=any(at.high > at.end for at in ends.values()),
             with_aborted=lambda: reader.records(spec.where, ends, aborted=True).drop(*ITS_OWN),
         )
@@ -66,7 +68,8 @@ def sink_of(spec: SinkSpec, spark: SparkSession, cluster: Cluster, reader: Reade
         if spec.kind == "postgres":
             return Sink(str(spec), spark.read.format("jdbc").options(**jdbc_options(spec)).load())
         rows = spark.read.format(spec.kind).load(spec.where)
-        return Sink(str(spec), rows, is_deleted_from=spec.kind == "delta" and is_deleted_from(spec, spark))
+        deleted = deleted_from(spec, spark) if spec.kind == "delta" else None
+        return Sink(str(spec), rows, is_deleted_from=deleted is not None, taken=deleted)
 
 
 @contextmanager
@@ -76,12 +79,21 @@ def reading_errors(spec: SinkSpec) -> Iterator[None]:
         yield
 
 
-def is_deleted_from(spec: SinkSpec, spark: SparkSession) -> bool:
-    """Whether rows were deleted from a Delta table, as far back as it remembers."""
+def deleted_from(spec: SinkSpec, spark: SparkSession) -> Taken | None:
+    """How many rows were deleted from a Delta table, as far back as it remembers. None: nobody did."""
     from delta.tables import DeltaTable
+    from pyspark.sql import functions as sf
 
-    history = DeltaTable.forPath(spark, spec.where).history().select("operation")
-    return not history.filter(history.operation.isin(*_DELETES)).isEmpty()
+    history = DeltaTable.forPath(spark, spec.where).history()
+    rows = sf.when(sf.col("operation").isin(*_DELETES), sf.col("operationMetrics")["numDeletedRows"])
+    found = history.agg(
+        sf.count_if(sf.col("operation").isin(*_DELETES)).alias("deletes"),
+        sf.count(rows).alias("told"),
+        sf.coalesce(sf.sum(rows.cast("long")), sf.lit(0)).alias("rows"),
+        sf.min("version").alias("oldest"),
+    ).collect()[0]
+    taken = Taken(found.rows, is_all=found.told == found.deletes and found.oldest == 0)
+    return None if not found.deletes or taken == Taken(0) else taken
 
 
 def jdbc_options(spec: SinkSpec) -> Mapping[str, str]:
