@@ -12,7 +12,8 @@ from delta.tables import DeltaTable
 
 from gapless.audit import Fault, Hop, Verdict
 from gapless.audit.auditing import Auditor, audit
-from gapless.audit.carried import Matching
+from gapless.audit.carried import Matching, Sink, Topic, judge_sink
+from gapless.audit.cluster import Ends
 from gapless.audit.following import Follower
 from gapless.audit.tables import SinkSpec, deleted_from
 from tests.audit.planting import Planted
@@ -159,3 +160,55 @@ def test_of_a_table_that_does_not_tell_how_many_rows_were_deleted_nobody_knows(
     for hop in both_ways(bench, f"delta:{path}"):
         assert (hop.counts.expired, hop.counts.lost) == (3, 0)
         assert hop.doubts[0].endswith("are known to have been deleted; of others nobody can say")
+
+
+def test_what_compaction_may_have_taken_from_a_sink_is_not_lost(bench: Bench) -> None:
+    """The first 20 of 40 have keys that come again; number 7 was never written."""
+    filled(bench, 40)
+    copy, producer = f"{bench.topic}-copy", bench.producer()
+    whole = f"{copy}-whole"
+    bench.make(whole, 1, cleanup_policy="compact")
+    bench.make(copy, 1, cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01")
+    for number in (each for each in range(40) if each != 7):
+        for sink in (copy, whole):
+            bench.send(producer, sink, 0, headers_of(A, number), b"%d" % (number % 20))
+        if number % 10 == 9:
+            producer.flush()
+            time.sleep(0.2)
+    producer.flush()
+    for hop in both_ways(bench, f"kafka:{whole}"):
+        # Every offset holds a record: it is all in one segment, and nothing was taken.
+        assert (hop.counts.compacted, [each.which for each in hop.findings]) == (0, ["7"])
+    deadline_s = time.monotonic() + 60
+    auditor = Auditor(bench.spark, bench.bootstrap, bench.topic, ledger=bench.ledger)
+    while not auditor.reader.empty(copy, auditor.cluster.ends(copy)) and time.monotonic() < deadline_s:
+        bench.send(producer, copy, 0, [], b"tick")
+        producer.flush()
+        time.sleep(0.5)
+    for hop in both_ways(bench, f"kafka:{copy}"):
+        assert (hop.counts.lost, hop.findings) == (0, [])
+        assert hop.counts.compacted + hop.counts.present == 40
+        assert hop.counts.compacted > 1
+        assert hop.doubts[-1].endswith("it may have taken them. Compare --by key --one-per-key")
+
+
+def test_of_a_compacted_sink_only_keys_whose_last_record_has_no_value_need_not_be_there(
+    spark: SparkSession,
+) -> None:
+    records = [("a", "1"), ("b", "1"), ("c", None), ("b", None), ("c", "2"), ("d", "1")]
+    rows = [(*each, 0, offset, offset) for offset, each in enumerate(records)]
+    topic = spark.createDataFrame(rows, "key string, value string, partition int, offset long, ms long")
+    topic = topic.selectExpr("*", "timestamp_millis(ms) AS timestamp").selectExpr(
+        "*", "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers"
+    )
+    compacted = Sink("kafka:s", spark.createDataFrame([("d",)], "key string"), empty=lambda: 5)
+    hop = judge_sink(
+        Topic("t", topic.drop("ms"), {0: Ends(0, 6, 6)}), compacted, Matching("key", one_per_key=True)
+    )
+    assert (hop.counts.promised, hop.counts.compacted, hop.counts.lost) == (4, 1, 2)
+    assert not hop.doubts
+    untouched = compacted._replace(empty=lambda: 0)
+    hop = judge_sink(
+        Topic("t", topic.drop("ms"), {0: Ends(0, 6, 6)}), untouched, Matching("key", one_per_key=True)
+    )
+    assert (hop.counts.compacted, hop.counts.lost) == (0, 3)

@@ -159,7 +159,7 @@ class Auditor:
             compacted,
             self._beginnings,
             self._with_aborted(),
-            lambda: self.reader.begins_ms(self.topic, self.cluster.ends(self.topic)),
+            begins_ms=lambda: self.reader.begins_ms(self.topic, self.cluster.ends(self.topic)),
         )
 
     def _judge_topic(self, pending: Runs) -> Hop:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.audit.failing import mistakes
 from gapless.audit.findings import Hop
-from gapless.audit.naming import NAME, NOBODY, Taken, hop_of
+from gapless.audit.naming import NAME, NOBODY, Taken, hop_of, not_to_tell
 from gapless.errors import UsageError
 from gapless.pipeline.identity import identity
 
@@ -70,6 +70,9 @@ class Sink(NamedTuple):
     """A topic, in which a transaction has not ended: what is missing may be behind it."""
     with_aborted: Callable[[], DataFrame] | None = None
     """A topic's rows, with those of aborted transactions among them."""
+    empty: Callable[[], int] | None = None
+    """Asks how many of a topic's offsets hold nothing, since compaction may have taken it; 0 if it is not
+    compacted."""
 
 
 class Old(NamedTuple):
@@ -163,6 +166,12 @@ def _judge_by_key(topic: Topic, sink: Sink, matching: Matching, by: str) -> Hop:
 
     states = _states(compared, sink)
     hop = hop_of(topic, sink, states, aborted, missing)
+    empty = sink.empty() if hop.counts.lost and sink.empty is not None else 0
+    if empty:
+        states = _with_compacted(states)
+        hop = hop_of(topic, sink, states, aborted, missing)
+        if hop.counts.compacted and not matching.one_per_key:
+            hop.doubts.append(not_to_tell(hop, sink.name, empty))
     if hop.counts.lost and sink.with_aborted is not None:
         written = sink.with_aborted().select(of_row.alias("same_by")).distinct()
         hop = hop_of(topic, sink, _with_torn(states, written), aborted, missing)
@@ -255,9 +264,18 @@ def _once(told: DataFrame, limits: Old) -> DataFrame:
         told.repartition("same_by")
         .groupBy("same_by", *NAME)
         .agg(
-            sf.min("offset").alias("offset"), sf.min("ms").alias("ms"), sf.max("due").cast("int").alias("due")
+            sf.min("offset").alias("offset"),
+            sf.min("ms").alias("ms"),
+            sf.max("due").cast("int").alias("due"),
+            sf.max(sf.col("value").isNull()).alias("without_value"),
         )
-        .withColumns({"old": _is_old(limits.begins_ms), "kept": _is_old(limits.kept_from_ms)})
+        .withColumns(
+            {
+                "last": sf.struct("ms", "offset"),
+                "old": _is_old(limits.begins_ms),
+                "kept": _is_old(limits.kept_from_ms),
+            }
+        )
     )
 
 
@@ -276,9 +294,12 @@ def _by_key(
     # Of several that are equal the first stands for all.
     first = sf.min(sf.struct("ms", "partition", "offset", "source", "incarnation", "number")).alias("first")
     counted = {"expected": sf.count("*"), "due": sf.sum("due")}
+    counted["removable"] = sf.count("*")
     counted |= {each: sf.sum(sf.col(each) * sf.col("due")) for each in ("old", "kept")}
     if matching.one_per_key:
         counted = {"expected": sf.lit(1), "due": sf.max("due"), "old": sf.min("old"), "kept": sf.min("kept")}
+        # Compaction takes a key as a whole if its last record has no value: there, it should be gone.
+        counted["removable"] = sf.max_by(sf.col("without_value").cast("int"), "last")
     sums = (column.alias(name) for name, column in counted.items())
     records = _once(told, limits).groupBy("same_by").agg(first, *sums).select("*", "first.*").drop("first")
     if spare is not None:
@@ -357,6 +378,7 @@ def _states(compared: DataFrame, sink: Sink) -> DataFrame:
             "lost": sf.lit(0) if sink.is_open else sf.expr(missing),
             "hidden": sf.expr(missing) if sink.is_open else sf.lit(0),
             "torn": sf.lit(0),
+            "compacted": sf.lit(0),
             "pending": sf.expr("greatest(expected - expired - greatest(there, due), 0)"),
             "duplicated": sf.expr("greatest(there - strange - expected - spare, 0)"),
             "present": sf.least(sf.coalesce("there", sf.lit(0)), "expected"),
@@ -381,6 +403,14 @@ def kept_from(matching: Matching) -> list[int]:
     if matching.kept_s is None:
         return []
     return [time.time_ns() // 1_000_000 - round(matching.kept_s * 1000)]
+
+
+def _with_compacted(states: DataFrame) -> DataFrame:
+    """What is missing, and may have been there until compaction took it."""
+    from pyspark.sql import functions as sf
+
+    compacted = sf.expr("least(lost, removable)")
+    return states.withColumn("compacted", compacted).withColumn("lost", sf.expr("lost - compacted"))
 
 
 def _with_torn(states: DataFrame, written: DataFrame) -> DataFrame:

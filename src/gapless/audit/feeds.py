@@ -60,6 +60,10 @@ class Feed(Protocol):
     def is_open(self) -> bool:
         """Whether a transaction has not ended, behind which there may be more."""
 
+    @property
+    def empty(self) -> int:
+        """How many offsets of a compacted topic held nothing when they were read."""
+
     def close(self) -> None:
         """Leave nothing behind."""
 
@@ -75,6 +79,7 @@ class TopicFeed:
         self._reader = reader
         self._read_to: dict[int, Ends] = {}
         self._began_at = self._ends = cluster.ends(topic)
+        self.empty = 0
         rows = reader.records(topic, self._ends)
         self.columns = [name for name in rows.columns if name not in ITS_OWN]
 
@@ -91,6 +96,8 @@ class TopicFeed:
         starts = {partition: last.end for partition, last in before.items()}
         if any(at.end > starts.get(partition, at.earliest) for partition, at in now.items()):
             each(self._reader.records(self._topic, now, starts).drop(*ITS_OWN))
+            if self._cluster.is_compacted(self._topic):
+                self.empty += self._reader.empty(self._topic, now, starts)
         self._read_to = now
 
     def begins_ms(self) -> int | None:
@@ -112,6 +119,7 @@ class TableFeed:
     """A Delta table, or a folder of Parquet files: by the files that are added."""
 
     is_open = False
+    empty = 0
 
     def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
         self._spec = spec
@@ -184,6 +192,7 @@ class DatabaseFeed:
     is_open = False
     is_deleted_from = False
     taken = None
+    empty = 0
 
     def __init__(self, spec: SinkSpec, topic: str, spark: SparkSession) -> None:
         self._spec = spec

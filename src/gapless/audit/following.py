@@ -28,7 +28,7 @@ from gapless.audit.feeds import Changed, Due, Feed, feed_of
 from gapless.audit.findings import Counts, Fault, Finding, Hop, Report
 from gapless.audit.growing import before_of, held_too
 from gapless.audit.judging import MOST_FINDINGS, Held, Streams, name_of, unnamed
-from gapless.audit.naming import aborted_in, add_aborted, too_many
+from gapless.audit.naming import aborted_in, add_aborted, not_to_tell, too_many
 from gapless.audit.places import ANY, Place, places_of
 from gapless.audit.stretches import Stretches, concatenated, no_stretches
 from gapless.audit.tables import SinkSpec
@@ -330,7 +330,7 @@ class FollowedSink:
         )
         hop = Hop(f"{self._auditor.topic} → {self._spec}")
         hop.offsets = {each: (at.earliest, at.end) for each, at in sorted(known.ends.items())}
-        states = _states(laid, is_open=self._feed.is_open)
+        states = _states(laid, is_open=self._feed.is_open, is_compacted=self._feed.empty > 0)
         self._add_counts(hop, laid, states)
         where = self._located(laid, states, known)
         for fault in (Fault.LOST, Fault.DUPLICATED):
@@ -381,6 +381,8 @@ class FollowedSink:
             hop.doubts.append(f"nothing is left in {self._spec} of what {self._auditor.topic} holds")
         taken = int((states["taken"] * laid.sizes).sum())
         hop.doubts += too_many(taken, self._feed.taken, str(self._spec))
+        if hop.counts.compacted:
+            hop.doubts.append(not_to_tell(hop, str(self._spec), self._feed.empty))
         strange = int((states["strange"] * laid.sizes).sum())
         if strange:
             hop.notes.append(f"{strange:,} rows are of records that nobody knows in {self._auditor.topic}")
@@ -449,7 +451,7 @@ def _unwanted(where: str) -> str:
     return f"NOT coalesce({where}, false)"
 
 
-def _states(laid: Layers, *, is_open: bool) -> dict[str, Ints]:
+def _states(laid: Layers, *, is_open: bool, is_compacted: bool) -> dict[str, Ints]:
     """What is true of each name, as how many of it."""
     due, held, possible, there, old, kept = laid.times
     promised = np.maximum(held, due)
@@ -464,7 +466,8 @@ def _states(laid: Layers, *, is_open: bool) -> dict[str, Ints]:
         "pending": np.clip(promised - np.maximum(due, there), 0, None),
         "expired": expired,
         "taken": taken,
-        "lost": none if is_open else missing,
+        "lost": none if is_open or is_compacted else missing,
+        "compacted": missing if is_compacted and not is_open else none,
         "hidden": missing if is_open else none,
         # A number is given in each partition: as often as that, it is no double.
         "duplicated": np.where(there > 1, np.clip(there - np.maximum(possible, 1), 0, None), 0),

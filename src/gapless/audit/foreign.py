@@ -16,7 +16,7 @@ from gapless.audit.carried import ALWAYS_MS, HASH, KEY, SAME_BY, Matching, Sink,
 from gapless.audit.failing import mistakes
 from gapless.audit.findings import Counts, Fault, Finding, Hop, Timeline
 from gapless.audit.judging import MOST_FINDINGS, unnamed
-from gapless.audit.naming import NOBODY, add_doubts, too_many
+from gapless.audit.naming import NOBODY, add_doubts, not_to_tell, too_many
 from gapless.audit.stretches import as_set, overlay
 from gapless.pipeline.dedup.runs import Runs, joined
 
@@ -131,6 +131,7 @@ def judge_windows(topic: Topic, sink: Sink, matching: Matching) -> Hop:
         for each in windows[:-1]
         if each.start_ms > cut_ms and not each.start_ms <= begins_ms < each.end_ms
     ]
+    empty = 0 if sink.empty is None else sink.empty()
     every, taken = hop.sources.setdefault(NOBODY, Counts()), 0
     kept_from_ms = max(kept_from(matching), default=-1)
     promised, present = dict[int, int](), dict[int, int]()
@@ -143,9 +144,10 @@ def judge_windows(topic: Topic, sink: Sink, matching: Matching) -> Hop:
         counts = Counts(
             promised=each.records,
             present=min(each.records, each.rows),
-            lost=0 if is_expired or sink.is_open else missing,
+            lost=0 if is_expired or sink.is_open or empty else missing,
             hidden=missing if sink.is_open and not is_expired else 0,
             expired=missing if is_expired else 0,
+            compacted=missing if empty and not is_expired and not sink.is_open else 0,
             pending=each.records - max(each.due, min(each.rows, each.records)),
             duplicated=max(each.rows - each.records, 0),
         )
@@ -170,6 +172,7 @@ def judge_windows(topic: Topic, sink: Sink, matching: Matching) -> Hop:
     else:
         add_doubts(hop, topic, sink.name)
         hop.doubts += too_many(taken, sink.taken, sink.name)
+        hop.doubts += [not_to_tell(hop, sink.name, empty)] if hop.counts.compacted else []
     hop.unnamed_findings = unnamed(hop)
     return hop
 

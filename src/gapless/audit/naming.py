@@ -21,7 +21,7 @@ NOBODY = "(no identity)"
 NAME = ("source", "incarnation", "partition", "number")
 _TAKEN = "taken"
 """Of those that expired: not because somebody says how long the sink keeps rows."""
-_COUNTED = ("present", "lost", "pending", "duplicated", "expired", "torn", "hidden")
+_COUNTED = ("present", "lost", "pending", "duplicated", "expired", "torn", "hidden", "compacted")
 _SUMMED = ("promised", *_COUNTED, "unknown", "strange", _TAKEN)
 _FAULTS = (Fault.LOST, Fault.DUPLICATED, Fault.TORN)
 
@@ -111,6 +111,14 @@ def too_many(expired: int, taken: Taken | None, sink: str) -> list[str]:
     )
     missing = f"{expired:,} records are missing that are older than what is left in {sink}"
     return [f"{missing}, of which {taken.rows:,} rows {known}"]
+
+
+def not_to_tell(hop: Hop, sink: str, empty: int) -> str:
+    """The doubt of a compacted sink: what it may have taken may be lost as well."""
+    return (
+        f"{hop.counts.compacted:,} records are missing in {sink}, which is compacted and has {empty:,} "
+        "offsets without a record: it may have taken them. Compare --by key --one-per-key"
+    )
 
 
 def _condensed(states: DataFrame, slots: range | None) -> DataFrame:

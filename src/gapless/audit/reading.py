@@ -104,6 +104,12 @@ class Reader:
         # A partition of which nothing is left may have had anything.
         return ALWAYS_MS if found[1] < len(cut) else int(found[0])
 
+    def empty(self, topic: str, ends: Mapping[int, Ends], starts: Mapping[int, int] | None = None) -> int:
+        """How many offsets hold nothing, be it of an aborted transaction."""
+        known = starts or {}
+        offsets = (at.end - max(at.earliest, known.get(each, 0)) for each, at in ends.items())
+        return max(sum(offsets) - self.records(topic, ends, starts, aborted=True).count(), 0)
+
     def held(
         self,
         topic: str,

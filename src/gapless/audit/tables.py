@@ -63,6 +63,7 @@ def sink_of(spec: SinkSpec, spark: SparkSession, cluster: Cluster, reader: Reade
             taken=Taken(sum(at.earliest for at in ends.values())),
             is_open=any(at.high > at.end for at in ends.values()),
             with_aborted=lambda: reader.records(spec.where, ends, aborted=True).drop(*ITS_OWN),
+            empty=lambda: reader.empty(spec.where, ends) if cluster.is_compacted(spec.where) else 0,
         )
     with reading_errors(spec):
         if spec.kind == "postgres":
