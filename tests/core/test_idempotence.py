@@ -156,6 +156,32 @@ def test_what_was_sent_right_behind_a_refused_batch_does_not_overtake_it(
     assert gap.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+def test_a_stored_batch_that_is_refused_when_it_comes_again_lets_nothing_overtake(world: World) -> None:
+    """C5: all come again while too few are in sync; the set is whole again between the last two of them."""
+    world.produce("t", batch(b"0", producer=ME, sequence=0))
+    partition = world.partition("t")
+    in_sync, partition.isr = partition.isr, ()
+    for sequence in (1, 0, 1):
+        refused = world.produce("t", batch(b"%d" % sequence, producer=ME, sequence=sequence))
+        assert refused.error == ErrorCode.NOT_ENOUGH_REPLICAS
+    partition.isr = in_sync
+    early = world.produce("t", batch(b"2", producer=ME, sequence=2))
+    assert early.error == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert world.produce("t", batch(b"1", producer=ME, sequence=1)).base_offset == 1
+    assert world.produce("t", batch(b"2", producer=ME, sequence=2)).base_offset == 2
+
+
+def test_a_batch_that_comes_again_does_not_take_the_place_of_the_one_that_is_awaited() -> None:
+    producers = Producers()
+    producers.record(header(sequence=4))
+    producers.hold_back(header(sequence=5), ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert producers.check(header(sequence=4)) is not None
+    with pytest.raises(RefusedBatch) as early:
+        producers.check(header(sequence=6))
+    assert early.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert producers.check(header(sequence=5)) is None
+
+
 def test_a_refused_batch_holds_back_neither_a_new_epoch_nor_what_follows_it_elsewhere() -> None:
     producers = Producers()
     producers.hold_back(header(sequence=5), ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -130,7 +130,7 @@ class Producers:
             )
         producer = self._by_id.get(batch.producer_id)
         if self._held_back:
-            self._check_overtaking(batch, producer)
+            self._check_overtaking(batch)
         if producer is None:
             # Nothing is known, perhaps because retention took all of it: any sequence may begin (KIP-360).
             return None
@@ -157,6 +157,8 @@ class Producers:
         """
         if batch.producer_id < 0 or batch.base_sequence == NO_SEQUENCE:
             return
+        if self._is_stored(batch.producer_id, batch.producer_epoch, batch.base_sequence):
+            return  # it came again: what waits for it need not, and what waits for another must
         known = self._held_back.get(batch.producer_id)
         if (
             known is not None
@@ -175,22 +177,29 @@ class Producers:
         """
         self._held_back.clear()
 
-    def _check_overtaking(self, batch: BatchHeader, producer: Producer | None) -> None:
+    def _check_overtaking(self, batch: BatchHeader) -> None:
         first = self._held_back.get(batch.producer_id)
         if first is None:
             return
-        if first.epoch == batch.producer_epoch:
-            is_stored = (
-                producer is not None
-                and producer.epoch == first.epoch
-                and _distance(first.sequence, producer.last_sequence) >= 0
+        is_awaited = first.epoch == batch.producer_epoch and not self._is_stored(
+            batch.producer_id, first.epoch, first.sequence
+        )
+        ahead = _distance(first.sequence, batch.base_sequence)
+        if is_awaited and ahead > 0:
+            raise RefusedBatch(
+                first.code,
+                f"sequence {first.sequence} of producer {batch.producer_id} was refused: it comes first",
             )
-            if not is_stored and _distance(first.sequence, batch.base_sequence) > 0:
-                raise RefusedBatch(
-                    first.code,
-                    f"sequence {first.sequence} of producer {batch.producer_id} was refused: it comes first",
-                )
-        del self._held_back[batch.producer_id]
+        if not (is_awaited and ahead < 0):
+            del self._held_back[batch.producer_id]
+
+    def _is_stored(self, producer_id: int, epoch: int, sequence: int) -> bool:
+        producer = self._by_id.get(producer_id)
+        return (
+            producer is not None
+            and producer.epoch == epoch
+            and _distance(sequence, producer.last_sequence) >= 0
+        )
 
     def check_epoch(self, batch: BatchHeader) -> None:
         """All that is asked of a batch that a coordinator wrote for a producer: there are no sequences."""
