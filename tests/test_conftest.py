@@ -31,9 +31,9 @@ def test_long(): ...
 
 
 def run_pytest(folder: Path, *options: str) -> str:
-    """What pytest says about the tests of a folder, with our conftest.py and in the order of their names."""
+    """What pytest says about the tests of a folder, with our hooks and in the order of their names."""
     (folder / "conftest.py").write_text(
-        "from tests.conftest import pytest_collection_modifyitems, pytest_runtest_protocol\n"
+        'from tests.conftest import pytest_runtest_protocol\npytest_plugins = ["tests.services"]\n'
     )
     (folder / "pytest.ini").write_text(
         f"[pytest]\npythonpath = {Path(__file__).parents[1]}\nfilterwarnings = error\n"

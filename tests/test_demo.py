@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +65,8 @@ def test_ctrl_c_in_the_middle_of_a_start_leaves_no_process_that_nobody_knows(
     assert marked_processes(mark) == []
 
 
-def test_a_folder_with_something_in_it_is_refused(tmp_path: Path, require: Callable[[str], None]) -> None:
-    require("spark")
+@pytest.mark.spark
+def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     command = [sys.executable, "-m", "gapless", "demo", "--data", str(tmp_path)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -176,11 +175,8 @@ def gone_soon(mark: str) -> list[str]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(1200)
-def test_everyday_settings_lose_and_double_and_gapless_does_not(
-    require: Callable[[str], None], tmp_path: Path
-) -> None:
+def test_everyday_settings_lose_and_double_and_gapless_does_not(tmp_path: Path) -> None:
     """F1, F3, with all parts at once, and each fault."""
-    require("spark")
     mark = str(uuid.uuid4())
     ran = subprocess.run(
         [sys.executable, "-m", "gapless", "demo", "--quick", "--seed", "7", "--json"],
@@ -218,10 +214,7 @@ def test_everyday_settings_lose_and_double_and_gapless_does_not(
 @pytest.mark.parametrize(
     ("number", "when"), [(signal.SIGINT, "3 brokers"), (signal.SIGTERM, "SIGKILL for both consumers")]
 )
-def test_an_interrupted_demo_leaves_nothing_behind(
-    number: signal.Signals, when: str, require: Callable[[str], None], tmp_path: Path
-) -> None:
-    require("spark")
+def test_an_interrupted_demo_leaves_nothing_behind(number: signal.Signals, when: str, tmp_path: Path) -> None:
     mark = str(uuid.uuid4())
     environment = {**os.environ, MARK: mark, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(

@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from tests.pipeline.conftest import bootstrap
-from tests.pipeline.sinks.postgres.conftest import dsn, postgres
 
-__all__ = ["bootstrap", "dsn", "postgres"]
+__all__ = ["bootstrap"]

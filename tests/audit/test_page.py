@@ -16,7 +16,6 @@ from gapless.audit.findings import Counts, Fault, Finding, Hop, Report, Timeline
 from gapless.audit.page import document as pages
 from gapless.audit.page import html, plots, text
 from gapless.audit.page.style import STYLE
-from tests.conftest import Require
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -288,8 +287,7 @@ def test_the_highest_level_is_not_far_above_the_counts(number: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def browser(require: Require) -> Iterator[Browser]:
-    require("chromium")
+def browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scenarios import marks
-from tests.conftest import Require
 
 
-def test_every_contender_marks_all_records(
-    require: Require, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    require("redis")
+@pytest.mark.redis
+def test_every_contender_marks_all_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "marks.json"
     sizes = ["--records", "250", "--asked", "40", "--batch", "100", "--sources", "3"]
     assert marks.main([*sizes, "--out", str(out)]) == 0

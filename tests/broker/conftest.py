@@ -10,7 +10,6 @@ import pytest
 
 from gapless.testing.zookeeper import ZooKeeper
 from tests.broker.process import Broker
-from tests.conftest import Require
 
 BrokerMaker = Callable[..., Broker]
 
@@ -23,8 +22,7 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="session")
-def zookeeper_server(require: Require) -> Iterator[ZooKeeper]:
-    require("zookeeper")
+def zookeeper_server() -> Iterator[ZooKeeper]:
     with ZooKeeper() as server:
         yield server
 

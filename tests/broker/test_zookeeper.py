@@ -27,7 +27,6 @@ from tests.broker.cluster import Member, Members
 from tests.broker.process import Broker, up, wait_until
 from tests.broker.test_cluster_failover import SETTINGS, Writer, create, new_leader, read_all
 from tests.broker.test_cluster_processes import sees, supervised
-from tests.conftest import Require
 
 SESSION_TIMEOUT_S = 10.0
 
@@ -218,8 +217,8 @@ def test_a_process_of_another_machine_is_dead_when_its_session_has_ended(place: 
 # ------------------------------------------------------------------------------------------ a user's mistakes
 
 
-def test_a_zookeeper_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, require: Require) -> None:
-    require("zookeeper")
+@pytest.mark.zookeeper
+def test_a_zookeeper_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gapless.broker.coordination.zookeeper_session.CONNECT_TIMEOUT_S", 0.2)
     with (
         pytest.raises(CannotCoordinate, match=r"no ZooKeeper answers at 127\.0\.0\.1:1 "),
@@ -239,8 +238,8 @@ def test_a_path_that_must_not_be_written_is_named(place: str, zookeeper: ZooKeep
 
 
 @pytest.mark.parametrize("url", ["zookeeper://h", "zookeeper:///p", "zk://h/p", "zookeeper://h:x/p"])
-def test_what_is_no_address_is_refused(url: str, require: Require) -> None:
-    require("zookeeper")
+@pytest.mark.zookeeper
+def test_what_is_no_address_is_refused(url: str) -> None:
     from gapless.broker.coordination.zookeeper_session import parse_url
 
     with pytest.raises(UsageError, match=url):
@@ -315,10 +314,8 @@ def test_brokers_are_watched_over_brought_back_and_joined(place: str, tmp_path: 
         ("--join", "zookeeper://h"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
-    tmp_path: Path, options: tuple[str, ...], require: Require
-) -> None:
-    require("zookeeper")
+@pytest.mark.zookeeper
+def test_options_that_make_no_sense_are_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
     result = up("--port", "0", "--data", tmp_path / "data", *options)
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import pytest
 
 from gapless.cli import run
-from gapless.testing.apache_kafka import ApacheKafka
 from gapless.testing.broker import EmbeddedBroker
+from tests.servers import ApacheBehindProxy
 
 
 class Ran(NamedTuple):
@@ -41,18 +41,13 @@ def _embedded_bootstrap() -> Iterator[str]:
         yield broker.bootstrap
 
 
-@pytest.fixture(scope="session")
-def _apache_bootstrap(require: Callable[[str], None]) -> Iterator[str]:
-    require("apache-kafka")
-    with ApacheKafka(heap_mb=256, light=True) as kafka:
-        yield kafka.bootstrap
-
-
-@pytest.fixture(params=["embedded", pytest.param("apache", marks=pytest.mark.apache)])
+@pytest.fixture(params=["embedded", "apache"])
 def bootstrap(request: pytest.FixtureRequest) -> str:
     """Our broker, then Apache Kafka: both run as long as the session, whichever a test asks for."""
-    found: str = request.getfixturevalue(f"_{request.param}_bootstrap")
-    return found
+    if request.param == "embedded":
+        return str(request.getfixturevalue("_embedded_bootstrap"))
+    apache: ApacheBehindProxy = request.getfixturevalue("apache")
+    return apache.bootstrap
 
 
 @pytest.fixture

@@ -42,8 +42,7 @@ class KafkaWithPasswords(ApacheKafka):
 
 
 @pytest.fixture(scope="module")
-def guarded_bootstrap(require: Callable[[str], None]) -> Iterator[str]:
-    require("apache-kafka")
+def guarded_bootstrap() -> Iterator[str]:
     with KafkaWithPasswords() as kafka:
         yield kafka.bootstrap
 

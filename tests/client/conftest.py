@@ -10,7 +10,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,10 +19,10 @@ from confluent_kafka import TopicPartition as BareTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gapless.client.records import Record
-from gapless.testing.apache_kafka import ApacheKafka
 from gapless.testing.cluster import Cluster
 from gapless.testing.proxy import FaultProxy
 from gapless.testing.quiet import quiet_logger
+from tests.servers import ApacheBehindProxy
 
 PATIENCE_S = 30.0
 _numbers = itertools.count()
@@ -148,36 +148,15 @@ def wait_for(condition: Callable[[], object], what: str, timeout_s: float = PATI
         time.sleep(0.01)
 
 
-@contextmanager
-def _running(name: str) -> Iterator[Kafka]:
-    with ExitStack() as stack:
-        if name == "embedded":
-            settings = {
-                "broker.session.timeout.ms": "1000",
-                "broker.heartbeat.interval.ms": "200",
-                "replica.lag.time.max.ms": "1500",
-            }
-            cluster = stack.enter_context(Cluster(brokers=3, settings=settings))
-            yield Kafka(name, cluster.bootstrap, cluster, cluster.brokers)
-        else:
-            proxy = stack.enter_context(FaultProxy([1]))
-            advertised = {"advertised.listeners": f"PLAINTEXT://{proxy.address(1)}"}
-            node = stack.enter_context(ApacheKafka(heap_mb=256, light=True, properties=advertised))
-            proxy.forward(1, node.bootstrap)
-            yield Kafka(name, proxy.bootstrap, proxy, [1])
-
-
 @pytest.fixture(scope="session")
 def _embedded_of_session() -> Iterator[Kafka]:
-    with _running("embedded") as kafka:
-        yield kafka
-
-
-@pytest.fixture(scope="session")
-def _apache_of_session(require: Callable[[str], None]) -> Iterator[Kafka]:
-    require("apache-kafka")
-    with _running("apache") as kafka:
-        yield kafka
+    settings = {
+        "broker.session.timeout.ms": "1000",
+        "broker.heartbeat.interval.ms": "200",
+        "replica.lag.time.max.ms": "1500",
+    }
+    with Cluster(brokers=3, settings=settings) as cluster:
+        yield Kafka("embedded", cluster.bootstrap, cluster, cluster.brokers)
 
 
 @pytest.fixture
@@ -187,16 +166,16 @@ def embedded(_embedded_of_session: Kafka) -> Kafka:
     return _embedded_of_session
 
 
-@pytest.fixture(params=["embedded", pytest.param("apache", marks=pytest.mark.apache)])
+@pytest.fixture
+def apache(apache_of_session: ApacheBehindProxy) -> Kafka:
+    """Apache Kafka, whole."""
+    kafka = Kafka("apache", apache_of_session.bootstrap, apache_of_session.network, [1])
+    kafka.repair()
+    return kafka
+
+
+@pytest.fixture(params=["embedded", "apache"])
 def kafka(request: pytest.FixtureRequest) -> Kafka:
     """Three embedded brokers, then Apache Kafka: `.bootstrap`, `.name`, and faults; whole."""
-    found: Kafka = request.getfixturevalue(f"_{request.param}_of_session")
-    found.repair()
+    found: Kafka = request.getfixturevalue(request.param)
     return found
-
-
-@pytest.fixture
-def apache(_apache_of_session: Kafka) -> Kafka:
-    """Apache Kafka, whole; mark the test with `apache`."""
-    _apache_of_session.repair()
-    return _apache_of_session

@@ -33,7 +33,6 @@ ADMINS = ("confluent", "kafka-python", "aiokafka", "java-4.3", "java-3.9")
 
 NewTopic = Callable[..., str]
 MakeClient = Callable[[str], Client]
-Require = Callable[[str], None]
 
 
 @pytest.fixture(autouse=True)
@@ -52,13 +51,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def peer(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require: Require
-) -> Iterator[Peer]:
+def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     # Without the option when `tests` is run as a whole: pytest reads it only from folders named to it.
     name = request.config.getoption("--peer", os.environ.get("GAPLESS_COMPAT_PEER", "embedded"))
-    if name == "apache":
-        require("apache-kafka")
     with running_peer(name, tmp_path_factory.mktemp("peer")) as running:
         yield running
 
@@ -69,21 +64,19 @@ def bootstrap(peer: Peer) -> str:
 
 
 @pytest.fixture(scope="session")
-def java_4_3(require: Require) -> Iterator[Any]:
-    require("apache-kafka")
+def java_4_3() -> Iterator[Any]:
     with java_machine(kafka_4_3_jars()) as jvm:
         yield jvm
 
 
 @pytest.fixture(scope="session")
-def java_3_9(require: Require) -> Iterator[Any]:
-    require("spark")
+def java_3_9() -> Iterator[Any]:
     with java_machine(kafka_3_9_jars()) as jvm:
         yield jvm
 
 
 @pytest.fixture(scope="session")
-def make_client(request: pytest.FixtureRequest, bootstrap: str, require: Require) -> MakeClient:
+def make_client(request: pytest.FixtureRequest, bootstrap: str) -> MakeClient:
     """A client by its name. Java's virtual machines start when they are first asked for."""
 
     def make(name: str) -> Client:
@@ -91,8 +84,6 @@ def make_client(request: pytest.FixtureRequest, bootstrap: str, require: Require
             return JavaClient(name, request.getfixturevalue("java_4_3"), bootstrap)
         if name == "java-3.9":
             return JavaClient(name, request.getfixturevalue("java_3_9"), bootstrap)
-        if name == "kcat":
-            require("kcat")
         kinds = {kind.name: kind for kind in (Confluent, KafkaPython, Aiokafka, Kcat)}
         return kinds[name](bootstrap)
 

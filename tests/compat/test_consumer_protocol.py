@@ -23,7 +23,6 @@ from gapless.testing.broker import EmbeddedBroker
 
 from .clients import Deadline
 from .conftest import NewTopic as MakeTopic
-from .conftest import Require
 from .jvm import run_tool
 from .members import Member, _parse_java, until
 
@@ -147,11 +146,8 @@ def test_a_static_member_comes_back_to_its_partitions(
     assert team.shares(2, 2)()
 
 
-@pytest.mark.apache
-def test_kafkas_tools_show_such_a_group(
-    team: Team, bootstrap: str, new_topic: MakeTopic, require: Require
-) -> None:
-    require("apache-kafka")
+@pytest.mark.java_clients
+def test_kafkas_tools_show_such_a_group(team: Team, bootstrap: str, new_topic: MakeTopic) -> None:
     topic = new_topic(PARTITIONS)
     produce(bootstrap, topic, range(8))
     member = team.add(topic)
@@ -166,11 +162,8 @@ def test_kafkas_tools_show_such_a_group(
     assert len(re.findall(rf"{topic} +\d +2 +2 +0 ", offsets)) == PARTITIONS
 
 
-@pytest.mark.apache
-def test_java_members_die_and_others_take_over(
-    team: Team, bootstrap: str, new_topic: MakeTopic, require: Require
-) -> None:
-    require("apache-kafka")
+@pytest.mark.java_clients
+def test_java_members_die_and_others_take_over(team: Team, bootstrap: str, new_topic: MakeTopic) -> None:
     topic = new_topic(PARTITIONS)
     members = [java_member(bootstrap, team.group, topic) for _ in range(2)]
     try:

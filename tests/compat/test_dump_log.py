@@ -9,19 +9,18 @@ import pytest
 
 from .clients import Sending
 from .clients.confluent import Confluent
-from .conftest import NewTopic, Require
+from .conftest import NewTopic
 from .jvm import run_tool
 from .peers import Peer
 from .sample import CODECS, numbered
 
 SMALLEST_SEGMENT_BYTES = 1_048_576
 
-pytestmark = pytest.mark.apache
+pytestmark = pytest.mark.java_clients
 
 
 @pytest.fixture
-def data_dir(peer: Peer, require: Require) -> Path:
-    require("apache-kafka")
+def data_dir(peer: Peer) -> Path:
     if peer.data_dir is None:
         pytest.skip("the broker's files are not ours to read")
     return peer.data_dir

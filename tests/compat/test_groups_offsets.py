@@ -190,8 +190,8 @@ def text_committed(bootstrap: str, group: str, topic: str) -> str:
     [
         "confluent",
         "kafka-python",
-        pytest.param("java-4.3", marks=pytest.mark.apache),
-        pytest.param("java-3.9", marks=pytest.mark.apache),
+        "java-4.3",
+        "java-3.9",
     ],
 )
 def test_what_one_client_commits_every_other_reads(

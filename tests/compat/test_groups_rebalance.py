@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from .clients import Sending
 from .clients.confluent import Confluent
-from .conftest import NewTopic, Require
+from .conftest import NewTopic
 from .members import KINDS, Member, Members, until
 from .sample import Record
 
@@ -37,14 +37,8 @@ def members(bootstrap: str, tmp_path: Path) -> Iterator[Members]:
     started.close()
 
 
-@pytest.fixture(
-    params=[pytest.param(kind, marks=pytest.mark.apache) if kind == "java" else kind for kind in KINDS]
-)
-def kind(request: pytest.FixtureRequest, require: Require) -> str:
-    if request.param == "java":
-        require("apache-kafka")
-    elif request.param == "kcat":
-        require("kcat")
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
 
@@ -112,12 +106,11 @@ def test_members_come_leave_die_and_come_back(
     assert len(read) - len(work.sent) <= 120
 
 
-@pytest.mark.apache
+@pytest.mark.java_clients
 def test_clients_of_different_makes_share_one_group(
-    members: Members, reader: Confluent, new_topic: NewTopic, new_group: NewGroup, require: Require
+    members: Members, reader: Confluent, new_topic: NewTopic, new_group: NewGroup
 ) -> None:
     """librdkafka, kafka-python, aiokafka and Java, each with its own versions of every message."""
-    require("apache-kafka")
     topic, group = new_topic(PARTITIONS), new_group()
     work = Work(reader, topic)
     work.send()

@@ -17,20 +17,19 @@ from gapless.core.shard import shard_of
 
 from .clients import eventually
 from .clients.confluent import Confluent
-from .conftest import NewTopic, Require
+from .conftest import NewTopic
 from .jvm import run_tool
 from .members import Members, until
 from .peers import Peer
 from .sample import numbered
 
-pytestmark = pytest.mark.apache
+pytestmark = pytest.mark.java_clients
 RECORDS = 100
 _numbers = itertools.count()
 
 
 @pytest.fixture
-def at_broker(bootstrap: str, require: Require) -> tuple[str, str]:
-    require("apache-kafka")
+def at_broker(bootstrap: str) -> tuple[str, str]:
     return "--bootstrap-server", bootstrap
 
 

@@ -13,16 +13,15 @@ from gapless.testing.apache_kafka import kafka_tool
 
 from .clients import Sending
 from .clients.confluent import Confluent
-from .conftest import NewTopic, Require
+from .conftest import NewTopic
 from .jvm import run_tool
 from .sample import AN_HOUR_AGO_MS, numbered
 
-pytestmark = pytest.mark.apache
+pytestmark = pytest.mark.java_clients
 
 
 @pytest.fixture
-def at_broker(bootstrap: str, require: Require) -> tuple[str, str]:
-    require("apache-kafka")
+def at_broker(bootstrap: str) -> tuple[str, str]:
     return ("--bootstrap-server", bootstrap)
 
 

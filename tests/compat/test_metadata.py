@@ -66,6 +66,7 @@ def test_an_unlawful_name_is_refused_and_not_made(raw: RawClient) -> None:
     assert found.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
+@pytest.mark.kcat
 def test_kcat_lists_brokers_topics_and_leaders(
     make_client: MakeClient, bootstrap: str, new_topic: NewTopic
 ) -> None:

@@ -114,6 +114,7 @@ def test_librdkafka_seeks_to_any_offset_and_to_both_ends(reader: Confluent, hund
         assert next_number(consumer) == 0
 
 
+@pytest.mark.kcat
 def test_kcat_starts_before_the_end_and_between_two_times(make_client: MakeClient, hundred: str) -> None:
     kcat = make_client("kcat")
     assert isinstance(kcat, Kcat)

@@ -15,7 +15,6 @@ from gapless.testing.broker import EmbeddedBroker
 
 from .clients import ANSWER_TIMEOUT_S, eventually
 from .conftest import NewTopic as MakeTopic
-from .conftest import Require
 from .isolation import NewName, committed_offset, values
 from .jvm import run_tool
 from .transactors.confluent import ConfluentTransactor
@@ -23,12 +22,7 @@ from .transactors.confluent import ConfluentTransactor
 COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
 LOG_FORMATTER = "org.apache.kafka.tools.consumer.TransactionLogMessageFormatter"
 
-pytestmark = pytest.mark.apache
-
-
-@pytest.fixture(autouse=True)
-def needs_java(require: Require) -> None:
-    require("apache-kafka")
+pytestmark = pytest.mark.java_clients
 
 
 def transactions(bootstrap: str, *arguments: str) -> list[dict[str, str]]:

@@ -213,10 +213,8 @@ def test_rows_that_a_sink_does_not_take_are_told(
     assert "value" in said
 
 
-def test_a_database_that_is_away_is_told(
-    define: Callable[..., Definition], require: Callable[[str], None]
-) -> None:
-    require("postgres")
+@pytest.mark.postgres
+def test_a_database_that_is_away_is_told(define: Callable[..., Definition]) -> None:
     url = "postgresql://me:secret@127.0.0.1:1/shop"
     found = check_quickly(define(sink=f'type = "postgres"\nurl = "{url}"\ntable = "orders"'))
     [(what, said)] = failures(found)

@@ -11,7 +11,6 @@ import pytest
 from gapless.jars import jar_paths
 from gapless.java import Java, find_java
 from gapless.pipeline.class_archive import archive_path, options_to_make, options_to_use
-from tests.conftest import Require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,8 +36,8 @@ def test_without_an_archive_there_are_no_options(tmp_path: Path) -> None:
     assert options_to_use(tmp_path / "none.jsa") == []
 
 
-def test_java_writes_one_and_uses_it(tmp_path: Path, require: Require) -> None:
-    require("class-archives")
+@pytest.mark.class_archives
+def test_java_writes_one_and_uses_it(tmp_path: Path) -> None:
     archive = tmp_path / "with space.jsa"
     run_java(options_to_make(archive), "-version")
     shown = run_java([*options_to_use(archive), "-Xshare:on"], "-version")
@@ -46,18 +45,16 @@ def test_java_writes_one_and_uses_it(tmp_path: Path, require: Require) -> None:
 
 
 @pytest.mark.spark
-def test_a_session_starts_with_the_archive_that_set_up_has_made(
-    spark: SparkSession, require: Require
-) -> None:
-    require("class-archives")
+@pytest.mark.class_archives
+def test_a_session_starts_with_the_archive_that_set_up_has_made(spark: SparkSession) -> None:
     archive = archive_path(find_java(), jar_paths("spark"))
     assert archive.is_file(), "there is none: run: python -m gapless.demo.rehearsal"
     java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     assert str(archive) in Path(f"/proc/{java}/maps").read_text()
 
 
-def test_what_is_no_archive_is_left_alone_without_a_word(tmp_path: Path, require: Require) -> None:
-    require("java")
+@pytest.mark.class_archives
+def test_what_is_no_archive_is_left_alone_without_a_word(tmp_path: Path) -> None:
     plain = run_java(["-Xshare:off"], "-version")
     archive = tmp_path / "garbled.jsa"
     archive.write_bytes(b"garbled" * 10_000)

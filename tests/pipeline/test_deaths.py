@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,9 +104,8 @@ def where_and_when(request: pytest.FixtureRequest) -> list[str]:
 
 
 @pytest.fixture
-def bootstrap(where_and_when: list[str], require: Callable[[str], None]) -> Iterator[str]:
+def bootstrap(where_and_when: list[str]) -> Iterator[str]:
     if where_and_when[0] == "apache":
-        require("apache-kafka")
         with ApacheKafka(heap_mb=256, light=True) as kafka:
             yield kafka.bootstrap
     else:
@@ -115,8 +114,7 @@ def bootstrap(where_and_when: list[str], require: Callable[[str], None]) -> Iter
 
 
 @pytest.fixture
-def postgres(require: Callable[[str], None]) -> Iterator[Postgres]:
-    require("postgres")
+def postgres() -> Iterator[Postgres]:
     with Postgres() as server:
         yield server
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer
@@ -63,9 +63,8 @@ def test_partitions_that_are_added_appear_and_deleted_records_are_no_lag(bootstr
     assert group.lag() == {TopicPartition(topic, n): lag for n, lag in enumerate([0, 0, 4])}
 
 
-@pytest.mark.apache
-def test_kafkas_own_tool_shows_it(bootstrap: str, topic: str, require: Callable[[str], None]) -> None:
-    require("apache-kafka")
+@pytest.mark.java_clients
+def test_kafkas_own_tool_shows_it(bootstrap: str, topic: str) -> None:
     send(bootstrap, topic, numbered(0, 10))
     group_of(bootstrap, topic).commit({TopicPartition(topic, 0): 7})
     group = f"gapless.pipeline.of-{topic}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 MODULE = """
 from pyspark.sql import functions as f
@@ -31,16 +32,18 @@ path = "files"
 """
 CHECK = """
 import sys
+import pytest
+
 from gapless.pipeline.check import refuse_early
 from gapless.pipeline.definition import Definition
 refuse_early(Definition.load(sys.argv[1]))
 """
 
 
+@pytest.mark.spark
 def test_what_is_looked_at_without_spark_leaves_it_for_later(
-    require: Callable[[str], None], bootstrap: str, topic: str, tmp_path: Path
+    bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
-    require("spark")
     (tmp_path / "voices.py").write_text(MODULE)
     file = tmp_path / "loud.toml"
     file.write_text(DEFINITION.format(bootstrap=bootstrap, topic=topic))

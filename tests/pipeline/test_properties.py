@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -189,8 +189,7 @@ class GuardedKafka(SecuredKafka):
 
 
 @pytest.fixture(scope="module")
-def guarded(require: Callable[[str], None], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    require("apache-kafka")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("certificates")
     make_certificates(folder)
     openssl(folder, "req -newkey rsa:2048 -nodes -subj /CN=shop -keyout plain.key -out client.csr")

@@ -152,8 +152,7 @@ def kill(driver: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture
-def cluster(require: Callable[[str], None]) -> Iterator[SparkCluster]:
-    require("spark")
+def cluster() -> Iterator[SparkCluster]:
     with SparkCluster(workers=2) as cluster:
         yield cluster
 

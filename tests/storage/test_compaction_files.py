@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -235,9 +234,8 @@ def test_readers_keep_what_they_were_given(store: FileLogStore) -> None:
     assert not [name for name in names(Path(log.directory)) if name.endswith(".deleted")]
 
 
-@pytest.mark.apache
-def test_the_dump_tool_reads_a_compacted_log(store: FileLogStore, require: Callable[[str], None]) -> None:
-    require("apache-kafka")
+@pytest.mark.java_clients
+def test_the_dump_tool_reads_a_compacted_log(store: FileLogStore) -> None:
     log = dirty_log(store)
     put(log, ("gone", None))
     roll(log)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from gapless.storage import FileLogStore
 from gapless.testing.apache_kafka import kafka_tool
 from tests.storage.helpers import TOPIC, append, crashed_copy, make_batch, open_log
 
-pytestmark = pytest.mark.apache
+pytestmark = pytest.mark.java_clients
 
 CONFIG = LogConfig(segment_bytes=15_000, index_interval_bytes=1000)
 
@@ -49,9 +48,8 @@ def fill_variously(store: FileLogStore) -> int:
 
 @pytest.mark.parametrize("stopped", ["cleanly", "by a crash and recovery"])
 def test_the_dump_tool_reads_logs_indexes_and_snapshots(
-    store: FileLogStore, tmp_path: Path, require: Callable[[str], None], stopped: str
+    store: FileLogStore, tmp_path: Path, stopped: str
 ) -> None:
-    require("apache-kafka")
     end = fill_variously(store)
     folder = Path(store.location)
     if stopped == "cleanly":

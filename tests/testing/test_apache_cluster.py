@@ -10,7 +10,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from gapless.testing.apache_cluster import NODES, ApacheCluster
 from gapless.testing.quiet import quiet_logger
-from tests.conftest import Require
 
 pytestmark = pytest.mark.apache
 
@@ -31,8 +30,7 @@ def leader_of(admin: AdminClient, other_than: int = NOBODY) -> int:
     raise AssertionError(f"nobody but {other_than} leads the topic after {PATIENCE_S} s")
 
 
-def test_a_cluster_survives_its_leader_and_leaves_nothing(require: Require) -> None:
-    require("apache-kafka")
+def test_a_cluster_survives_its_leader_and_leaves_nothing() -> None:
     with ApacheCluster(heap_mb=256, properties=QUICK_TO_FENCE) as kafka:
         folders = [node.folder for node in kafka.nodes]
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap}, logger=quiet_logger())

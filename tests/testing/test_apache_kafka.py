@@ -13,14 +13,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from gapless.jars import jar_paths
 from gapless.testing.apache_kafka import TOOLS, ApacheKafka, ApacheKafkaFailed, kafka_tool
-from tests.conftest import Require
 
 pytestmark = pytest.mark.apache
 
 
 @pytest.fixture(scope="module")
-def kafka(require: Require) -> Iterator[ApacheKafka]:
-    require("apache-kafka")
+def kafka() -> Iterator[ApacheKafka]:
     with ApacheKafka(heap_mb=256, light=True, properties={"num.partitions": "3"}) as running:
         yield running
 
@@ -55,8 +53,7 @@ def test_its_tools_run_against_it_and_its_properties_are_used(kafka: ApacheKafka
     assert "PartitionCount: 3" in described.stdout
 
 
-def test_every_tool_that_we_name_is_in_the_jars(require: Require) -> None:
-    require("apache-kafka")
+def test_every_tool_that_we_name_is_in_the_jars() -> None:
     classes = {
         name.removesuffix(".class").replace("/", ".")
         for jar in jar_paths("kafka")
@@ -67,9 +64,8 @@ def test_every_tool_that_we_name_is_in_the_jars(require: Require) -> None:
 
 
 def test_a_node_that_does_not_come_up_says_why_and_leaves_nothing(
-    require: Require, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    require("apache-kafka")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(ApacheKafkaFailed) as failure, ApacheKafka(heap_mb=1):
         pytest.fail("a megabyte was enough")
@@ -77,8 +73,7 @@ def test_a_node_that_does_not_come_up_says_why_and_leaves_nothing(
     assert not list(tmp_path.rglob("server.log"))
 
 
-def test_a_wrong_property_is_reported_and_leaves_nothing_on_disk(require: Require) -> None:
-    require("apache-kafka")
+def test_a_wrong_property_is_reported_and_leaves_nothing_on_disk() -> None:
     node = ApacheKafka(properties={"log.retention.ms": "soon"})
     with pytest.raises(ApacheKafkaFailed, match="soon"):
         node.start()
@@ -86,8 +81,7 @@ def test_a_wrong_property_is_reported_and_leaves_nothing_on_disk(require: Requir
         _ = node.folder
 
 
-def test_nothing_is_left_after_the_block(require: Require) -> None:
-    require("apache-kafka")
+def test_nothing_is_left_after_the_block() -> None:
     with ApacheKafka(heap_mb=256) as node:
         pid, folder = node.pid, node.folder
         node.kill()

@@ -22,7 +22,6 @@ from gapless.testing.proxy.frames import ConnectionCut, Cutter, Verdict, read_re
 from gapless.testing.proxy.link import End, Link
 from gapless.testing.quiet import quiet_logger
 from tests.broker.process import wait_until
-from tests.conftest import Require
 
 PATIENCE_S = 30
 
@@ -158,9 +157,8 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 @pytest.mark.apache
-def test_it_stands_before_apache_kafka(require: Require) -> None:
+def test_it_stands_before_apache_kafka() -> None:
     """By `advertised.listeners`: nobody finds Kafka's own port."""
-    require("apache-kafka")
     with FaultProxy([1]) as proxy:
         advertised = {"advertised.listeners": f"PLAINTEXT://{proxy.address(1)}"}
         with ApacheKafka(heap_mb=256, light=True, properties=advertised) as kafka:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,7 @@ def is_there(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def test_a_cluster_gets_its_workers_back_and_leaves_nothing(require: Callable[[str], None]) -> None:
-    require("spark")
+def test_a_cluster_gets_its_workers_back_and_leaves_nothing() -> None:
     with SparkCluster(workers=2) as cluster:
         servers = [cluster._master, *cluster._workers]
         first = [server.pid for server in servers]

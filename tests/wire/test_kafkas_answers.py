@@ -11,28 +11,25 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
 
-from gapless.testing.apache_kafka import ApacheKafka
 from gapless.wire.errors import ErrorCode
-from tests.conftest import Require
+from tests.servers import ApacheBehindProxy
 from tests.wire.odd_batches import CASES, GOOD, Case, three_records
 
-pytestmark = pytest.mark.apache
-TOPIC = "odd"
+TOPIC = "wire-odd-batches"
 
 
 @pytest.fixture(scope="module")
-def kafka(require: Require) -> Iterator[socket.socket]:
+def kafka(apache_of_session: ApacheBehindProxy) -> Iterator[socket.socket]:
     """A connection to a running Apache Kafka that has the topic."""
-    require("apache-kafka")
-    with ApacheKafka(heap_mb=256, light=True) as kafka:
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
-        for created in admin.create_topics([NewTopic(TOPIC, 1, 1)]).values():
-            created.result()
-        host, _, port = kafka.bootstrap.partition(":")
-        with socket.create_connection((host, int(port)), timeout=30) as connection:
-            while answer(connection, GOOD, version=12) != ErrorCode.NONE:
-                time.sleep(0.02)  # the partition has no leader yet
-            yield connection
+    bootstrap = apache_of_session.node.bootstrap
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for created in admin.create_topics([NewTopic(TOPIC, 1, 1)]).values():
+        created.result()
+    host, _, port = bootstrap.partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        while answer(connection, GOOD, version=12) != ErrorCode.NONE:
+            time.sleep(0.02)  # the partition has no leader yet
+        yield connection
 
 
 def answer(connection: socket.socket, payload: bytes, version: int) -> ErrorCode:

@@ -19,7 +19,6 @@ from gapless.client.consuming.consumer import Consumer
 from gapless.client.consuming.starting import NotAuthorized
 from gapless.testing.apache_kafka import ApacheKafka
 from tests.client.conftest import wait_for
-from tests.conftest import Require
 
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -35,8 +34,7 @@ def for_bob_alone(kind: ResourceType, name: str) -> AclBinding:
 
 
 @pytest.mark.apache
-def test_topics_and_groups_that_are_not_ours_are_told(require: Require) -> None:
-    require("apache-kafka")
+def test_topics_and_groups_that_are_not_ours_are_told() -> None:
     with ApacheKafka(heap_mb=256, light=True, properties=AUTHORIZER) as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 2})
         for topic in ("bobs", "everybodys"):

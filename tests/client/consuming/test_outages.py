@@ -25,7 +25,6 @@ from tests.client.conftest import Kafka, new_topic, read_all, wait_for
 from tests.client.consuming.helpers import values, write
 from tests.client.consuming.test_consumer import consumer_of, written
 from tests.client.processes.common import stop_at_end
-from tests.conftest import Require
 
 LONGER_THAN_ALL_RETRIES_S = 2.5
 
@@ -91,10 +90,10 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
+@pytest.mark.postgres
 def test_a_postgresql_that_is_restarted_stops_nobody(
-    embedded: Kafka, require: Require, caplog: pytest.LogCaptureFixture
+    embedded: Kafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    require("postgres")
     import psycopg
 
     from gapless.client.stores.postgres import PostgresStore

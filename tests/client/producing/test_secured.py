@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,8 +72,7 @@ class SecuredKafka(ApacheKafka):
 
 
 @pytest.fixture(scope="module")
-def secured(require: Callable[[str], None], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    require("apache-kafka")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     certificates = tmp_path_factory.mktemp("certificates")
     make_certificates(certificates)
     with SecuredKafka(certificates) as kafka:

@@ -11,33 +11,6 @@ from gapless.client.stores.port import Store
 from gapless.testing.postgres import Postgres
 from gapless.testing.redis import Redis
 from tests.client.stores.kits import GROUP, Kit, PostgresKit, RedisKit, SqliteKit
-from tests.conftest import Require
-
-
-@pytest.fixture(scope="session")
-def postgres(require: Require) -> Iterator[Postgres]:
-    """A server that everybody shares: who wants to kill one starts its own."""
-    require("postgres")
-    with Postgres() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def redis_server(require: Require) -> Iterator[Redis]:
-    """A server that everybody shares: who wants to kill one starts its own."""
-    require("redis")
-    with Redis() as server:
-        yield server
-
-
-def emptied(server: Postgres) -> str:
-    """The address of the server's database, which is empty now."""
-    import psycopg
-
-    with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute("DROP SCHEMA public CASCADE")
-        connection.execute("CREATE SCHEMA public")
-    return server.dsn
 
 
 @pytest.fixture
@@ -47,7 +20,7 @@ def sqlite_kit(tmp_path: Path) -> SqliteKit:
 
 @pytest.fixture
 def postgres_kit(postgres: Postgres) -> PostgresKit:
-    return PostgresKit(emptied(postgres))
+    return PostgresKit(postgres.dsn)
 
 
 @pytest.fixture
@@ -58,14 +31,20 @@ def redis_kit(redis_server: Redis, tmp_path: Path) -> Iterator[RedisKit]:
     kit.close()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def transactional(request: pytest.FixtureRequest) -> Kit:
     """Each store whose handlers share its transaction."""
     kit: Kit = request.getfixturevalue(f"{request.param}_kit")
     return kit
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis"])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("redis", marks=pytest.mark.redis),
+    ]
+)
 def kit(request: pytest.FixtureRequest) -> Kit:
     """Each store."""
     kit: Kit = request.getfixturevalue(f"{request.param}_kit")

@@ -19,9 +19,9 @@ from gapless.client.stores.port import Applied, Store, StoreUnavailable
 from gapless.errors import UsageError
 from gapless.testing.postgres import Postgres
 from tests.client.stores.answer_thief import AnswerThief, Theft
-from tests.client.stores.conftest import OpenStores, emptied
+from tests.client.stores.conftest import OpenStores
 from tests.client.stores.kits import FIRST, GROUP, SECOND, PostgresKit, record, records
-from tests.conftest import Require
+from tests.servers import emptied
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -108,9 +108,8 @@ def test_a_commit_without_an_answer_is_looked_up_and_not_guessed(
 
 
 @pytest.fixture(scope="module")
-def mortal(require: Require) -> Iterator[Postgres]:
+def mortal() -> Iterator[Postgres]:
     """A server that may be killed: whoever uses it leaves it running."""
-    require("postgres")
     with Postgres() as server:
         yield server
 
@@ -118,7 +117,7 @@ def mortal(require: Require) -> Iterator[Postgres]:
 def test_a_server_that_dies_again_and_again_loses_and_repeats_nothing(
     mortal: Postgres, opened: OpenStores
 ) -> None:
-    kit = PostgresKit(emptied(mortal))
+    kit = PostgresKit(emptied(mortal).dsn)
     store = opened(kit.store())
     store.take(FIRST)
     deaths = _die_at_commits(store, mortal, every=4)
@@ -162,7 +161,7 @@ def _die_at_commits(store: Any, server: Postgres, every: int) -> list[int]:
 
 
 def test_an_unreachable_server_is_told_and_comes_back(mortal: Postgres, opened: OpenStores) -> None:
-    kit = PostgresKit(emptied(mortal))
+    kit = PostgresKit(emptied(mortal).dsn)
     store = opened(kit.store())
     store.take(FIRST)
     mortal.stop()
@@ -182,7 +181,7 @@ def test_a_handler_that_does_not_mention_the_lost_connection_is_not_believed(
 ) -> None:
     import psycopg
 
-    kit = PostgresKit(emptied(mortal))
+    kit = PostgresKit(emptied(mortal).dsn)
     store = opened(kit.store())
     store.take(FIRST)
 
@@ -271,8 +270,8 @@ def test_who_may_not_make_tables_is_told_what_to_do_and_may_use_them(
     assert store.apply(FIRST, records(range(3)), clerks.handler) == Applied(3, 0)
 
 
-def test_a_dsn_that_cannot_be_read_is_refused(require: Require) -> None:
-    require("postgres")
+@pytest.mark.postgres
+def test_a_dsn_that_cannot_be_read_is_refused() -> None:
     from gapless.client.stores.postgres import PostgresStore
 
     with pytest.raises(UsageError, match="dsn of PostgresStore"):

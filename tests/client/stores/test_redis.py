@@ -15,7 +15,6 @@ from gapless.errors import UsageError
 from gapless.testing.redis import Redis
 from tests.client.stores.conftest import OpenStores
 from tests.client.stores.kits import FIRST, GROUP, RedisKit, record, records
-from tests.conftest import Require
 
 
 class CutOff(BaseException):
@@ -207,8 +206,8 @@ def test_a_redis_that_went_back_in_time_is_noticed(redis_kit: RedisKit, opened: 
         store.apply(FIRST, records([4], at=4), redis_kit.handler)
 
 
-def test_a_restart_with_a_file_of_every_write_forgets_nothing(require: Require, tmp_path: Path) -> None:
-    require("redis")
+@pytest.mark.redis
+def test_a_restart_with_a_file_of_every_write_forgets_nothing(tmp_path: Path) -> None:
     with Redis({"appendonly": "yes", "appendfsync": "always"}) as server:
         kit = RedisKit(server.url, tmp_path / "effects")
         store = kit.store()
@@ -225,9 +224,9 @@ def test_a_restart_with_a_file_of_every_write_forgets_nothing(require: Require, 
         kit.close()
 
 
-def test_what_was_done_before_redis_went_away_is_not_done_again(require: Require, tmp_path: Path) -> None:
+@pytest.mark.redis
+def test_what_was_done_before_redis_went_away_is_not_done_again(tmp_path: Path) -> None:
     """The handler is through; the mark cannot be set until Redis is back."""
-    require("redis")
     with Redis({"appendonly": "yes", "appendfsync": "always"}) as server:
         kit = RedisKit(server.url, tmp_path / "effects")
         store = kit.store()
@@ -249,8 +248,8 @@ def test_what_was_done_before_redis_went_away_is_not_done_again(require: Require
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
-def test_a_redis_that_drops_keys_is_refused(require: Require, policy: str) -> None:
-    require("redis")
+@pytest.mark.redis
+def test_a_redis_that_drops_keys_is_refused(policy: str) -> None:
     from gapless.client.stores.redis import RedisStore
 
     with Redis({"maxmemory": "100mb", "maxmemory-policy": policy}) as server:
@@ -287,8 +286,8 @@ def test_settings_that_cannot_be_are_refused(redis_kit: RedisKit, options: Any, 
         redis_kit.store(**options)
 
 
-def test_a_url_that_cannot_be_read_is_refused(require: Require) -> None:
-    require("redis")
+@pytest.mark.redis
+def test_a_url_that_cannot_be_read_is_refused() -> None:
     from gapless.client.stores.redis import RedisStore
 
     with pytest.raises(UsageError, match="url of RedisStore"):
@@ -297,8 +296,8 @@ def test_a_url_that_cannot_be_read_is_refused(require: Require) -> None:
         RedisStore(7, expire="1h", in_doubt="redo")  # type: ignore[arg-type]
 
 
-def test_an_unreachable_redis_is_told(require: Require) -> None:
-    require("redis")
+@pytest.mark.redis
+def test_an_unreachable_redis_is_told() -> None:
     from gapless.client.stores.redis import RedisStore
 
     store = RedisStore("redis://127.0.0.1:1/0", expire="1h", in_doubt="redo")

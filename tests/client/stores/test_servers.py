@@ -10,14 +10,13 @@ import pytest
 from gapless.testing import postgres, redis
 from gapless.testing.postgres import Postgres, PostgresFailed
 from gapless.testing.redis import Redis, RedisFailed
-from tests.conftest import Require
 
 
+@pytest.mark.postgres
 def test_postgresql_starts_from_a_folder_that_only_its_owner_may_enter(
-    require: Require, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As root, whose virtual environment often lies in such a folder, it runs as somebody else."""
-    require("postgres")
     import psycopg
 
     install = postgres.programs().parent
@@ -38,8 +37,8 @@ def test_postgresql_starts_from_a_folder_that_only_its_owner_may_enter(
     assert not folder.exists()
 
 
-def test_redis_remembers_what_its_settings_make_it_write(require: Require) -> None:
-    require("redis")
+@pytest.mark.redis
+def test_redis_remembers_what_its_settings_make_it_write() -> None:
     import redis as library
 
     with Redis({"appendonly": "yes"}) as server:
@@ -64,7 +63,7 @@ def test_a_missing_server_is_told_with_what_to_install(
         redis.program()
 
 
-def test_a_server_that_cannot_start_says_why(require: Require) -> None:
-    require("redis")
+@pytest.mark.redis
+def test_a_server_that_cannot_start_says_why() -> None:
     with pytest.raises(RedisFailed, match="no-such-setting"):
         Redis({"no-such-setting": "1"}).__enter__()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,10 +39,8 @@ def run_driver(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_wherever_the_driver_dies_each_row_is_in_each_sink_once(
-    spark: SparkSession, require: Callable[[str], None], tmp_path: Path
-) -> None:
-    require("postgres")
+@pytest.mark.postgres
+def test_wherever_the_driver_dies_each_row_is_in_each_sink_once(spark: SparkSession, tmp_path: Path) -> None:
     expected = [(number, f"row {number}") for batch in range(BATCHES) for number in values(batch)]
     with Postgres() as postgres:
         for point, batch in DEATHS:

@@ -23,15 +23,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
+@pytest.mark.postgres
 def test_a_query_that_is_stopped_and_started_writes_each_record_once_to_all(
-    spark: SparkSession,
-    bootstrap: str,
-    topic: str,
-    send: Callable[[range], None],
-    require: Callable[[str], None],
-    tmp_path: Path,
+    spark: SparkSession, bootstrap: str, topic: str, send: Callable[[range], None], tmp_path: Path
 ) -> None:
-    require("postgres")
     with Postgres() as postgres:
 
         def carry() -> dict[str, int]:

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from gapless.testing.apache_kafka import ApacheKafka
 from tests.pipeline.sinks.kafka.idling import Idling
+from tests.servers import ApacheBehindProxy
 
 _NEEDS_A_MINUTE = "test_markers_of_an_idle_pipeline_do_not_expire"
-# How often it looks for transactions that took too long.
-_PROPERTIES = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 
 
-@pytest.fixture(scope="session")
-def apache_of_session(require: Callable[[str], None]) -> Iterator[str]:
-    require("apache-kafka")
-    with ApacheKafka(heap_mb=256, light=True, properties=_PROPERTIES) as node:
-        yield node.bootstrap
-
-
-@pytest.fixture(params=["embedded", pytest.param("apache", marks=pytest.mark.apache)])
+@pytest.fixture(params=["embedded", "apache"])
 def output(request: pytest.FixtureRequest) -> str:
     """Where to reach the cluster."""
-    found: str = request.getfixturevalue("bootstrap" if request.param == "embedded" else "apache_of_session")
-    return found
-
-
-@pytest.fixture(scope="session")
-def require_spark(require: Callable[[str], None]) -> None:
-    """For tests whose Spark runs in a process of its own."""
-    require("spark")
+    if request.param == "embedded":
+        return str(request.getfixturevalue("bootstrap"))
+    apache: ApacheBehindProxy = request.getfixturevalue("apache")
+    return apache.bootstrap
 
 
 @pytest.hookimpl(trylast=True)

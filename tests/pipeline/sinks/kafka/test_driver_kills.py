@@ -17,6 +17,7 @@ import pytest
 from tests.pipeline.sinks.kafka.driving import Driving, children
 from tests.pipeline.sinks.kafka.helpers import wait_for
 from tests.pipeline.sinks.kafka.idling import Idling
+from tests.servers import ApacheBehindProxy
 
 KILLS = int(os.environ.get("GAPLESS_KILLS", "10"))
 """In all; a fifth of them on Apache Kafka."""
@@ -27,17 +28,15 @@ START_S = 180.0
 
 @pytest.mark.spark
 @pytest.mark.timeout(300 + 60 * KILLS)
-def test_a_driver_killed_at_random_moments(bootstrap: str, tmp_path: Path, require_spark: None) -> None:
+def test_a_driver_killed_at_random_moments(bootstrap: str, tmp_path: Path) -> None:
     kill_often(bootstrap, tmp_path, KILLS - KILLS_ON_APACHE)
 
 
 @pytest.mark.spark
 @pytest.mark.apache
 @pytest.mark.timeout(300 + 60 * KILLS_ON_APACHE)
-def test_a_driver_killed_at_random_moments_on_apache_kafka(
-    apache_of_session: str, tmp_path: Path, require_spark: None
-) -> None:
-    kill_often(apache_of_session, tmp_path, KILLS_ON_APACHE)
+def test_a_driver_killed_at_random_moments_on_apache_kafka(apache: ApacheBehindProxy, tmp_path: Path) -> None:
+    kill_often(apache.bootstrap, tmp_path, KILLS_ON_APACHE)
 
 
 def kill_often(bootstrap: str, folder: Path, kills: int) -> None:

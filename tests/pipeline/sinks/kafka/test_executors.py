@@ -24,7 +24,7 @@ CONFIG = {
 
 
 @pytest.fixture
-def cluster(require_spark: None) -> Iterator[SparkCluster]:
+def cluster() -> Iterator[SparkCluster]:
     with SparkCluster(hosts=("127.0.0.2", "127.0.0.3")) as cluster:
         yield cluster
 

@@ -47,23 +47,22 @@ def test_a_batch_that_is_repeated_by_hand_writes_nothing(new_case: NewCase, task
 
 
 @pytest.mark.parametrize(
-    ("cluster", "tasks"),
+    ("output", "tasks"),
     [
-        ("bootstrap", None),
-        ("bootstrap", 2),
-        pytest.param("apache_of_session", None, marks=pytest.mark.apache),
+        ("embedded", None),
+        ("embedded", 2),
+        ("apache", None),
     ],
+    indirect=["output"],
 )
 def test_workers_that_die_at_any_moment(
     spark: SparkSession,
     bootstrap: str,
     tmp_path: Path,
-    request: pytest.FixtureRequest,
-    cluster: str,
+    output: str,
     tasks: int | None,
 ) -> None:
     """C8: one of two tasks dies in each batch, the batch comes again, and every record is there once."""
-    output = request.getfixturevalue(cluster)
     case = Case(spark, bootstrap, output, tmp_path, records=2_000, tasks=tasks)
     case.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 20)
     for number, moment in enumerate(MOMENTS):

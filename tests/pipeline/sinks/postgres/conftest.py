@@ -1,4 +1,4 @@
-"""A PostgreSQL server for all of these tests, with an empty database for each."""
+"""Statements that a test runs in its database."""
 
 from __future__ import annotations
 
@@ -8,25 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from gapless.testing.postgres import Postgres
-
 Query = Callable[[str], list[tuple[Any, ...]]]
-
-
-@pytest.fixture(scope="session")
-def postgres(require: Callable[[str], None]) -> Iterator[Postgres]:
-    """Shared: who wants to stop one starts its own."""
-    require("postgres")
-    with Postgres() as server:
-        yield server
-
-
-@pytest.fixture
-def dsn(postgres: Postgres) -> str:
-    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
-        connection.execute("DROP SCHEMA IF EXISTS public, sales CASCADE")
-        connection.execute("CREATE SCHEMA public")
-    return postgres.dsn
 
 
 @pytest.fixture

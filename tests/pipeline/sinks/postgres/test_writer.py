@@ -210,8 +210,8 @@ def test_a_commit_survives_although_the_server_would_forget_it(dsn: str, query: 
         query("ALTER DATABASE postgres RESET synchronous_commit")
 
 
-def test_a_server_that_is_away_is_waited_for_and_then_named(require: Callable[[str], None]) -> None:
-    require("postgres")
+@pytest.mark.postgres
+def test_a_server_that_is_away_is_waited_for_and_then_named() -> None:
     with Postgres() as server:
         url = parsed(server.dsn)
         markers = Markers(Table.named("gapless_markers"), "orders", "out", "checkpoint-1")
