@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test soak simulate bench bench-clients bench-pipeline bench-audit lint format lock clean
+.PHONY: help setup demo test test-fast test-all soak simulate bench bench-clients bench-pipeline bench-audit lint format lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,12 +24,21 @@ setup: $(VENV)/.installed jars/spark/.rehearsed jars/kafka/.verified jars/zookee
 demo: $(VENV)/.installed jars/spark/.rehearsed ## the same orders twice, through the same faults: everyday settings, and Gapless
 	$(BIN)/gapless demo
 
-# Some processes, each with servers of its own, take one test file after another. In the order of collection, not
-# the fullest file first, or the files with one long test would all come last. Tests often wait, for a session that
-# ends or a broker that starts, so there is one process more than a small machine has cores.
+# One process more than a small machine has cores, because tests often wait: for a broker that starts, for a session
+# that ends. tests/services.py decides which tests share a process.
 WORKERS ?= 3
-test: setup lint ## everything that CI runs: lint, types, tests (PYTEST_ARGS="-k word" for some of them)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(PYTEST_ARGS)
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
+test: setup lint ## everything that guards a promise, in ten minutes: what CI runs (PYTEST_ARGS="-k word" for some of it)
+	$(PYTEST) -m "not slow and not soak" $(PYTEST_ARGS)
+
+test-fast: $(VENV)/.installed ## without JVMs and servers, in two minutes: run it before each commit
+	$(PYTEST) -m "not server and not slow and not soak" $(PYTEST_ARGS)
+
+test-all: setup lint ## all tests, the client matrix on three brokers and on Apache Kafka, a minute of soak: within an hour
+	$(PYTEST) -m "not soak" $(PYTEST_ARGS)
+	$(PYTEST) -m "not soak" tests/compat --peer cluster
+	$(PYTEST) -m "not soak" tests/compat --peer apache
+	$(BIN)/python -m tests.cluster.soak --seed $(SEED) --minutes 1
 
 SEED ?= $(shell date +%s)
 SOAK := $(BIN)/python -m pytest -o faulthandler_timeout=0

@@ -19,7 +19,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 from functools import cache
 from typing import NamedTuple
 
@@ -127,9 +127,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "server: needs a JVM, a server or a browser (set by services.py)")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests before pytest selects by mark and pytest-xdist distributes by group.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, object, object]:
+    """Mark tests before pytest selects by mark and pytest-xdist reads their groups; then sort them.
 
     Groups come first and after them files with long tests: work that starts last must be short, or the other
     processes wait for it.
@@ -142,9 +142,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.server)
         if group_of(item):
             item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    result = yield
     long_files = {item.path for item in items if _timeout_s(item) > LONG_S}
     ranks = [*SERVICES, "", None]
     items.sort(key=lambda item: ranks.index(group_of(item) or ("" if item.path in long_files else None)))
+    return result
 
 
 def _timeout_s(item: pytest.Item) -> float:

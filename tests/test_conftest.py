@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 LEAVES_A_SOCKET_OPEN = """
 import gc, socket
@@ -30,8 +33,36 @@ def test_long(): ...
 """
 
 
-def run_pytest(folder: Path, *options: str) -> str:
-    """What pytest says about the tests of a folder, with our hooks and in the order of their names."""
+NEEDS_SERVICES = """
+import pytest
+from tests import services
+
+services.SERVICES["kcat"] = services.SERVICES["kcat"]._replace(why_missing=lambda: "kcat is not here")
+
+@pytest.mark.kcat
+def test_by_mark(): ...
+
+@pytest.fixture
+def redis(): ...
+
+def test_by_fixture(redis): ...
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_by_parameter(store): ...
+"""
+SHARES = """
+import os, pytest
+
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.redis
+def test_in_one_process(number, testrun_uid):
+    with open("processes", "a") as file:
+        file.write(f"{os.getpid()}\\n")
+"""
+
+
+def run_pytest(folder: Path, *options: str, **environment: str) -> str:
+    """Return what pytest prints about the tests of a folder, with our hooks and in a fixed order."""
     (folder / "conftest.py").write_text(
         'from tests.conftest import pytest_runtest_protocol\npytest_plugins = ["tests.services"]\n'
     )
@@ -39,7 +70,10 @@ def run_pytest(folder: Path, *options: str) -> str:
         f"[pytest]\npythonpath = {Path(__file__).parents[1]}\nfilterwarnings = error\n"
     )
     command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *options, "."]
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
+    env = {**os.environ, "CI": "false", **environment}
+    ended = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=100
+    )
     return ended.stdout
 
 
@@ -48,8 +82,37 @@ def test_what_a_failed_test_left_open_is_not_another_tests_failure(tmp_path: Pat
     assert "1 failed, 1 passed" in run_pytest(tmp_path)
 
 
-def test_files_with_long_tests_come_first(tmp_path: Path) -> None:
+def test_tests_of_a_server_come_first_and_files_with_long_tests_next(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text("def test_quick(): ...\n")
     (tmp_path / "test_b.py").write_text(TAKES_LONG)
-    collected = run_pytest(tmp_path, "--collect-only", "-q").splitlines()[:3]
-    assert collected == ["test_b.py::test_short", "test_b.py::test_long", "test_a.py::test_quick"]
+    (tmp_path / "test_c.py").write_text(NEEDS_SERVICES)
+    collected = run_pytest(tmp_path, "--collect-only", "-q").splitlines()[:5]
+    assert collected == [
+        "test_c.py::test_by_parameter[postgres]",
+        "test_c.py::test_by_fixture",
+        "test_b.py::test_short",
+        "test_b.py::test_long",
+        "test_a.py::test_quick",
+    ]
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("false", "skipped"), ("true", "error")])
+def test_a_missing_service_skips_a_test_and_is_an_error_in_ci(tmp_path: Path, ci: str, outcome: str) -> None:
+    (tmp_path / "test_it.py").write_text(NEEDS_SERVICES)
+    printed = run_pytest(tmp_path, "-ra", "-k", "by_mark", CI=ci)
+    assert f"1 {outcome}" in printed
+    assert "kcat is not here" in printed
+
+
+def test_servers_are_selected_however_a_test_names_them(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(NEEDS_SERVICES)
+    collected = run_pytest(tmp_path, "--collect-only", "-q", "-m", "server").splitlines()
+    assert collected[:2] == ["test_it.py::test_by_parameter[postgres]", "test_it.py::test_by_fixture"]
+    assert "2/4 tests collected" in collected[-1]
+
+
+def test_all_tests_of_a_server_run_in_one_process(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / f"test_{name}.py").write_text(SHARES)
+    assert "15 passed" in run_pytest(tmp_path, "-n", "3", "--dist", "loadgroup")
+    assert len(set((tmp_path / "processes").read_text().split())) == 1

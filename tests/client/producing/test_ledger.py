@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -22,10 +21,8 @@ from gapless.client.producing.ownership import (
 )
 from gapless.client.spool import Spooled, SpoolRestored
 from tests.client.conftest import Kafka, new_topic, wait_for
-from tests.client.producing.conftest import Idle
 from tests.client.producing.sending import (
     check_sent,
-    owner_in,
     position_in,
     properties_of,
     seals_of_source,
@@ -34,22 +31,6 @@ from tests.client.producing.sending import (
 )
 
 RECORD = Spooled(7, b"8 bytes.", "orders", 2, 5, 1_700_000_000_000, b"key", b"value", ())
-
-
-@pytest.mark.timeout(240)
-def test_offsets_do_not_expire_while_their_producer_is_idle(idle: Idle) -> None:
-    """offsets.retention.minutes=1: a group that nobody keeps alive is gone, the idle producer's are not."""
-    wait_for(idle.has_control_expired, "the control's offset has expired", 100)
-    assert time.monotonic() - idle.since > 60
-    position = position_in(idle.kafka, idle.source, idle.sender.incarnation)
-    assert position is not None
-    assert position.offset == 10
-    assert owner_in(idle.kafka, idle.source) is not None
-    send(idle.sender, idle.topic, range(10, 20), 1).wait(30)
-    assert idle.sender.close(10) == 0
-    with sending(idle.kafka, idle.folder, idle.source) as again:
-        send(again, idle.topic, range(20, 30), 1).wait(30)
-    assert len(check_sent(idle.kafka, idle.folder, idle.source)) == 30
 
 
 def test_an_idle_producer_commits_its_registers_again(kafka: Kafka, tmp_path: Path) -> None:

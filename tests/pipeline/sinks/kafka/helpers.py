@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -20,9 +21,15 @@ from tests.pipeline.kafka_batches import Offsets, read_offsets, session_for_batc
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Case", "committed_values", "fill", "new_topic", "read_all", "wait_for"]
+__all__ = ["Case", "committed_values", "context", "fill", "new_topic", "read_all", "wait_for"]
 PATIENCE_S = 30.0
 _numbers = itertools.count()
+
+
+def context(name: str) -> SinkContext:
+    """Return what a sink knows of its pipeline. It uses names and the id only, so no Spark is needed."""
+    folder = SimpleNamespace(id=f"id of {name}")
+    return SinkContext(name, "out", cast("Any", folder), cast("Any", None))
 
 
 def new_topic(bootstrap: str, partitions: int = 2, replicas: int = 1) -> str:

@@ -16,7 +16,6 @@ import pytest
 
 from tests.pipeline.sinks.kafka.driving import Driving, children
 from tests.pipeline.sinks.kafka.helpers import wait_for
-from tests.pipeline.sinks.kafka.idling import Idling
 from tests.servers import ApacheBehindProxy
 
 KILLS = int(os.environ.get("GAPLESS_KILLS", "10"))
@@ -69,15 +68,3 @@ def kill_often(bootstrap: str, folder: Path, kills: int) -> None:
     driving.finish(timeout_s=120 + 5 * kills)
     driving.check()
     print(f"{driving.sent} records, {kills} kills, {driving.batches()} batches")
-
-
-@pytest.mark.timeout(240)
-def test_markers_of_an_idle_pipeline_do_not_expire(idling: Idling) -> None:
-    """A week without a record changes nothing. It has waited since the tests began, so it comes last."""
-    wait_for(lambda: not idling.sink.markers(idling.forgotten), "the other pipeline's markers are gone", 150)
-    assert time.monotonic() - idling.since > 50
-    markers = idling.sink.markers(idling.kept)
-    assert {slot: marker[:3] for slot, marker in markers.items()} == {
-        "orders-0": (17, "id of kept", 3),
-        "orders-1": (18, "id of kept", 3),
-    }

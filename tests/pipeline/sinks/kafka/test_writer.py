@@ -26,8 +26,7 @@ from gapless.pipeline.slots import MarkerMismatch, Mode, Slot
 from gapless.pipeline.tasks import Done, RowRefused
 from gapless.pipeline.whole import InputCutOff
 from gapless.testing.broker import EmbeddedBroker
-from tests.pipeline.sinks.kafka.helpers import committed_values, new_topic, read_all
-from tests.pipeline.sinks.kafka.idling import context
+from tests.pipeline.sinks.kafka.helpers import committed_values, context, new_topic, read_all
 
 pytestmark = pytest.mark.timeout(120)
 _numbers = itertools.count()
