@@ -72,10 +72,14 @@ bench-pipeline: setup ## the pipeline's sinks and dedup, each against Spark's ow
 bench-audit: setup ## an audit against a count of the same topic by Spark
 	$(BIN)/python -m benchmarks.scenarios.audit --out $(RESULTS)/audit.json
 
-lint: $(VENV)/.installed ## ruff and strict mypy
+lint: $(VENV)/.linted ## ruff and strict mypy
+
+# Folders are prerequisites as well as files, because deleting a file changes only its folder.
+$(VENV)/.linted: $(VENV)/.installed $(shell find $(CHECKED) -name __pycache__ -prune -o \( -name '*.py' -o -type d \) -print)
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy $(CHECKED)
+	@touch $@
 
 format: $(VENV)/.installed ## let ruff lay out the code
 	$(BIN)/ruff check --fix $(CHECKED)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
+@pytest.mark.slow
 def test_an_audit_and_counts_of_a_topic_are_timed(spark: SparkSession) -> None:
     times = audit.Times(400, 7)
     with EmbeddedBroker() as broker:

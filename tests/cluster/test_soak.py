@@ -7,6 +7,7 @@ import pytest
 from tests.cluster.soak import Soak, schedule
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_b3_c3_d3_nothing_is_lost_or_doubled_under_random_faults() -> None:
     soak = Soak(seed=5, minutes=0.5)

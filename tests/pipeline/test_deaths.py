@@ -180,6 +180,7 @@ def run_driver(definition: Path, *point: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.slow
 def test_whatever_step_the_driver_dies_in_every_record_is_everywhere_once(
     where_and_when: list[str], bootstrap: str, postgres: Postgres, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -173,6 +173,7 @@ def fill(bootstrap: str) -> list[tuple[bytes, bytes]]:
     return sent
 
 
+@pytest.mark.slow
 def test_executors_workers_and_the_driver_die_and_every_record_comes_out_once(
     cluster: SparkCluster, bootstrap: str, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ def leader_of(admin: AdminClient, other_than: int = NOBODY) -> int:
     raise AssertionError(f"nobody but {other_than} leads the topic after {PATIENCE_S} s")
 
 
+@pytest.mark.slow
 def test_a_cluster_survives_its_leader_and_leaves_nothing() -> None:
     with ApacheCluster(heap_mb=256, properties=QUICK_TO_FENCE) as kafka:
         folders = [node.folder for node in kafka.nodes]

@@ -115,6 +115,7 @@ def test_a_producer_killed_at_random_moments(embedded: Kafka, tmp_path: Path) ->
     kill_often(embedded, tmp_path, KILLS)
 
 
+@pytest.mark.slow
 @pytest.mark.apache
 @pytest.mark.timeout(120 + 10 * KILLS_ON_APACHE)
 def test_a_producer_killed_at_random_moments_on_apache_kafka(apache: Kafka, tmp_path: Path) -> None:

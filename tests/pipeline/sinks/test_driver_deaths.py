@@ -39,6 +39,7 @@ def run_driver(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 def test_wherever_the_driver_dies_each_row_is_in_each_sink_once(spark: SparkSession, tmp_path: Path) -> None:
     expected = [(number, f"row {number}") for batch in range(BATCHES) for number in values(batch)]

@@ -31,6 +31,7 @@ def test_a_driver_killed_at_random_moments(bootstrap: str, tmp_path: Path) -> No
     kill_often(bootstrap, tmp_path, KILLS - KILLS_ON_APACHE)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.apache
 @pytest.mark.timeout(300 + 60 * KILLS_ON_APACHE)

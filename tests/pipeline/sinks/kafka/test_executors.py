@@ -29,6 +29,7 @@ def cluster() -> Iterator[SparkCluster]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_tasks_are_tried_again_and_copied_and_every_record_comes_out_once(
     cluster: SparkCluster, bootstrap: str, tmp_path: Path
 ) -> None:
