@@ -193,6 +193,26 @@ def test_batches_behind_one_that_must_come_again_are_refused_like_it(
     assert committed_values(brokers) == [b"first", b"0", b"1", b"2"]
 
 
+def test_a_coordinator_that_does_not_know_a_new_topic_yet_ends_no_transaction(
+    brokers: Brokers, producer: Transactor
+) -> None:
+    """The leader has heard of it, and the producer from the leader."""
+    brokers.cluster.journal.held[COORDINATOR] = True
+    brokers.cluster.create_topic("new", replicas=(LEADER, 3))
+    body = producer.produce_request("new", b"first", producer=producer.producer, sequence=0)
+    body.topics += producer.produce_request("t", b"too", producer=producer.producer, sequence=0).topics
+    answer = brokers.call(ApiKey.PRODUCE, 12, body)
+    assert [topic.partitions[0].error for topic in answer.topics] == [ErrorCode.NOT_ENOUGH_REPLICAS] * 2
+    brokers.cluster.journal.release(COORDINATOR)
+    brokers.cluster.run(10)
+    # What was sent behind it must not come first.
+    assert producer.send("new", b"second", sequence=1) == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert producer.send("new", b"first", sequence=0) == 0
+    assert producer.send("new", b"second", sequence=1) == 0
+    assert producer.commit() == 0
+    assert committed_values(brokers, "new") == [b"first", b"second"]
+
+
 def test_offsets_join_the_next_transaction_before_the_marker_of_the_last(
     brokers: Brokers, producer: Transactor
 ) -> None:
