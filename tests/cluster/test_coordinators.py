@@ -12,6 +12,7 @@ import pytest
 
 from gapless.core.shard import shard_of
 from gapless.testing import Cluster
+from gapless.testing.apache_kafka import kafka_tool
 from tests.cluster.job import Job, half_transactions
 from tests.cluster.workload import Record, Writer, check, differences, read_back, until
 
@@ -85,3 +86,21 @@ def copied(cluster: Cluster, job: Job, target: str, count: int) -> list[Record]:
 
     until(cluster, all_there, "all is copied")
     return found
+
+
+@pytest.mark.java_clients
+@pytest.mark.parametrize("duration_ms", [5, 50])
+def test_d5_a_java_producer_begins_each_transaction_as_soon_as_the_last_one_has_ended(
+    gapless_cluster: Cluster, duration_ms: int
+) -> None:
+    """Its records reach the leaders before the markers of the last transaction, which come from elsewhere."""
+    topic, partitions, count = f"back-to-back-{duration_ms}", 12, 50_000
+    gapless_cluster.create_topic(topic, partitions)
+    done = kafka_tool(
+        *("kafka-producer-perf-test", "--bootstrap-server", gapless_cluster.bootstrap, "--topic", topic),
+        *("--num-records", str(count), "--payload-monotonic", "--throughput", "-1"),
+        *("--transactional-id", topic, "--transaction-duration-ms", str(duration_ms)),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = read_back(gapless_cluster, topic, partitions, isolation_level="read_committed")
+    assert sorted(int(record.value) for record in found) == list(range(count))

@@ -170,6 +170,17 @@ def test_what_follows_lost_records_may_be_refused(scene: Scene) -> None:
     assert found("refused", scene) == ""
 
 
+def test_a_newer_producer_is_never_told_that_its_transaction_is_not_open(scene: Scene) -> None:
+    """If another process has ended it, its epoch is an old one, and the error says so."""
+    scene.injected["crash"] = 1
+    for error in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE):
+        assert found("refused", scene) == ""
+        scene.history.given_up.append(GiveUp("transactor", error, PLACE, (1, 2)))
+    assert "though its transaction can begin in t-0" in found("refused", scene)
+    scene.excuse("t", "all its machines burnt")
+    assert found("refused", scene) == ""
+
+
 def test_who_is_fenced_may_have_a_successor_and_without_faults_nobody_has(scene: Scene) -> None:
     scene.history.given_up.append(GiveUp("transactor", ErrorCode.PRODUCER_FENCED, None, ()))
     assert "PRODUCER_FENCED and gives up its work, though nothing went wrong" in found("refused", scene)

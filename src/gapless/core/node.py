@@ -50,6 +50,7 @@ from gapless.core.image import Image, Topic
 from gapless.core.log import LogStore
 from gapless.core.membership.membership import Membership
 from gapless.core.partition import NEVER_MS, Partition
+from gapless.core.produce_queues import ProduceQueues
 from gapless.core.records import ConfigSet, MetadataRecord, PartitionChanged, TopicDeleted
 from gapless.core.replicas import Replicas
 from gapless.core.sessions import FetchSessions
@@ -78,6 +79,7 @@ class Node:
         self.shards = self.replicas.shards
         self.waiting = WaitingRequests()
         self.watches = Watches()
+        self.produce_queues = ProduceQueues()
         self.timers = Timers()
         self.compaction = Compaction(self)
         self.membership = Membership(self)

@@ -50,13 +50,14 @@ class Appended(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """The coordinator's word that a partition is part of a transaction, and what it was given for.
+    """The state of a partition before the coordinator was asked whether it is part of a transaction.
 
-    If a marker was written since, the transaction may have ended, and the word counts no more.
+    The answer counts as long as this state does: afterwards the transaction may have ended.
     """
 
     leader_epoch: int
-    marker_offset: int
+    producer: tuple[int, int]
+    voided_at: int
     begins_at_zero: bool
     """Whether the producer's sequences begin anew with each transaction."""
 
@@ -243,18 +244,20 @@ class Partition:
         if not self.producers.check_marker(producer, marker, strict):
             return None
         payload = memoryview(build_marker(producer, marker, now_ms))
-        self._write(payload, parse_header(payload, 0), now_ms, marker)
+        written = self._write(payload, parse_header(payload, 0), now_ms, marker)
+        if not strict:
+            self.producers.void_admissions(producer[0], written.base_offset)
         return payload
 
-    def admission(self, producer_id: int, *, begins_at_zero: bool) -> Admission:
-        """What must not change here until a batch is appended that the coordinator is asked about."""
-        return Admission(self.leader_epoch, self.producers.marker_offset(producer_id), begins_at_zero)
+    def admission(self, producer: tuple[int, int], *, begins_at_zero: bool) -> Admission:
+        """Return what must not change here from the question to the coordinator until the append."""
+        return Admission(self.leader_epoch, producer, self.producers.voided_at(*producer), begins_at_zero)
 
-    def admission_error(self, producer_id: int, admission: Admission) -> ErrorCode:
-        """Whether an admission still counts; if not, what has changed meanwhile."""
+    def admission_error(self, admission: Admission) -> ErrorCode:
+        """Return why an admission does not count any more, or NONE."""
         if admission.leader_epoch != self.leader_epoch:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER  # ask again: others may have ended the transaction
-        if admission.marker_offset != self.producers.marker_offset(producer_id):
+        if admission.voided_at != self.producers.voided_at(*admission.producer):
             return ErrorCode.INVALID_TXN_STATE
         return ErrorCode.NONE
 
@@ -295,18 +298,18 @@ class Partition:
     def _check_transaction(self, batch: BatchHeader, admission: Admission | None) -> None:
         """Transactional batches belong to an open transaction, or open one that the coordinator knows of."""
         producer_id = batch.producer_id
-        is_open = self.producers.has_open(producer_id, batch.producer_epoch)
         if not batch.is_transactional:
-            if is_open:
+            # Whatever its epoch, as in Kafka: the last transaction's marker may not have arrived yet.
+            if producer_id in self.producers.open_transactions:
                 raise RefusedBatch(ErrorCode.INVALID_TXN_STATE, "this producer has a transaction open here")
             return
-        if is_open:
+        if self.producers.has_open(producer_id, batch.producer_epoch):
             return
         if producer_id < 0:
             raise RefusedBatch(ErrorCode.INVALID_RECORD, "a transactional batch has no producer id")
         if admission is None:
             raise RefusedBatch(ErrorCode.INVALID_TXN_STATE, "no transaction of this producer is open here")
-        if error := self.admission_error(producer_id, admission):
+        if error := self.admission_error(admission):
             raise RefusedBatch(error, "the transaction ended, or the leader changed, while it was looked up")
         if admission.begins_at_zero and batch.base_sequence > 0 and not self.producers.is_known(producer_id):
             raise RefusedBatch(

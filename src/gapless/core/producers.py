@@ -66,9 +66,9 @@ class Producer:
         "coordinator_epoch",
         "epoch",
         "last_timestamp_ms",
-        "marker_offset",
         "silent_since_ms",
         "transaction_began_at",
+        "voided_at",
     )
 
     def __init__(self, epoch: int) -> None:
@@ -78,10 +78,10 @@ class Producer:
         self.silent_since_ms = NOT_SILENT
         self.coordinator_epoch = -1
         """Of the coordinator that wrote the last marker."""
-        self.marker_offset = -1
-        """Where the last marker is that was seen here since the broker started."""
         self.transaction_began_at: int | None = None
         """The first offset of the transaction that is open."""
+        self.voided_at = -1
+        """Offset of the last marker that may have ended a transaction of this epoch (`void_admissions`)."""
 
     @property
     def last_sequence(self) -> int:
@@ -263,10 +263,25 @@ class Producers:
         producer = self._by_id.get(producer_id)
         return producer is not None and producer.epoch == epoch and producer.transaction_began_at is not None
 
-    def marker_offset(self, producer_id: int) -> int:
-        """Where the last marker of a producer is: it changes when a transaction ends. -1: none is known."""
+    def void_admissions(self, producer_id: int, marker_offset: int) -> None:
+        """Note that this leader wrote a marker which may have ended a transaction of the marker's own epoch.
+
+        That is so in the older protocol, where a producer keeps its epoch: what the coordinator said of the
+        epoch before the marker may be about the transaction that has ended.
+
+        In the newer one a marker has the epoch of the *next* transaction. It says nothing against a batch of
+        that epoch, which may have arrived before it: the coordinator answers EndTxn when the end is decided,
+        and the producer sends the next records while the markers are being written. A batch of the ended
+        transaction has an older epoch than the marker, and is refused for that.
+        """
         producer = self._by_id.get(producer_id)
-        return -1 if producer is None else producer.marker_offset
+        if producer is not None:
+            producer.voided_at = marker_offset
+
+    def voided_at(self, producer_id: int, epoch: int) -> int:
+        """Return the offset of the marker that voids earlier admissions of this epoch; -1: there is none."""
+        producer = self._by_id.get(producer_id)
+        return -1 if producer is None or producer.epoch != epoch else producer.voided_at
 
     # ----------------------------------------------------------------------------------------- recording
 
@@ -294,7 +309,6 @@ class Producers:
         producer = self._renewed(batch)
         producer.last_timestamp_ms = batch.max_timestamp
         producer.coordinator_epoch = marker.coordinator_epoch
-        producer.marker_offset = batch.base_offset
         first_offset = producer.transaction_began_at
         if first_offset is None:
             return None
@@ -312,6 +326,7 @@ class Producers:
         elif producer.epoch != batch.producer_epoch:
             producer.epoch = batch.producer_epoch
             producer.batches.clear()
+            producer.voided_at = -1
         self._by_id[batch.producer_id] = producer
         producer.silent_since_ms = NOT_SILENT
         return producer

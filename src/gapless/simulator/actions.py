@@ -50,6 +50,7 @@ def succeed(scene: Scene, client: str, doze_ms: int = 0) -> None:
             transactional_id=before.transactional_id,
             newer=before.newer,
             timeout_ms=before.timeout_ms,
+            pipelined=before.pipelined,
         )
     elif isinstance(before, Relay):
         before.retire(_take_name(scene, client))

@@ -5,6 +5,7 @@ A profile says how much there is of each (`profiles.py`). Everything is drawn fr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -58,6 +59,11 @@ def _chance(random: Random, chance: float) -> bool:
     return chance > 0 and random.random() < chance
 
 
+def _one_of(random: Random, counts: Sequence[int]) -> int:
+    """Draw one of several numbers; where there is only one, nothing is drawn."""
+    return counts[0] if len(counts) == 1 else random.choice(counts)
+
+
 def _topics(random: Random, brokers: int, profile: Profile, relays: int) -> tuple[TopicPlan, ...]:
     def configs(floor: int) -> dict[str, str]:
         flushed = {"flush.messages": "1"} if random.random() < profile.flushed else {}
@@ -84,11 +90,12 @@ def _clients(random: Random, profile: Profile) -> tuple[ClientPlan, ...]:
         ClientPlan(f"idempotent-{n}", "producer", {"acks": -1, "idempotent": True})
         for n in range(profile.idempotent)
     ]
+    pipelined = {"pipelined": True} if profile.pipelined else {}
     transactional = [
         ClientPlan(
             f"transactional-{n}",
             "transactional",
-            {"transactional_id": f"id-{n}", "newer": random.random() < 0.5},
+            {"transactional_id": f"id-{n}", "newer": random.random() < profile.newer} | pipelined,
         )
         for n in range(profile.transactional)
     ]
@@ -154,9 +161,10 @@ def _work(random: Random, case: Case, profile: Profile) -> list[Step]:
         client = random.choice(writers)
         at_ms = random.randrange(profile.lasts_ms)
         if client.kind == "transactional":
-            writes = [_batch(random, case) for _ in range(random.randint(1, 3))]
-            left -= sum(count for _, _, count in writes)
-            steps.append(Step(at_ms, "transact", (client.name, tuple(writes), random.random() < 0.75)))
+            for _ in range(_one_of(random, profile.streaks)):
+                writes = [_batch(random, case) for _ in range(random.randint(1, profile.batches))]
+                left -= sum(count for _, _, count in writes)
+                steps.append(Step(at_ms, "transact", (client.name, tuple(writes), random.random() < 0.75)))
             if random.random() < 0.08:
                 steps.append(Step(at_ms + random.randrange(500), "succeed", (client.name,)))
         else:

@@ -20,6 +20,14 @@ class Profile:
     plain: int = 1
     idempotent: int = 2
     transactional: int = 2
+    newer: float = 0.5
+    """How many of the transactional producers speak the newer protocol."""
+    streaks: tuple[int, ...] = (1,)
+    """How many transactions a producer makes at a time, each as soon as the one before it has ended."""
+    batches: int = 3
+    """How many batches a transaction has, at most."""
+    pipelined: bool = False
+    """Whether they are in flight together."""
     brokers: tuple[int, ...] = (3, 3, 3, 4, 5)
     partitions: tuple[int, ...] = (1, 2)
     """Of the topic that everybody writes to."""
@@ -163,6 +171,20 @@ PROFILES = {
             idempotent=0,
             transactional=3,
             brokers=(3,),
+        ),
+        Profile(
+            "back-to-back",
+            "each transaction begins as soon as the last one has ended, with several batches in flight",
+            {"slow-way": 6, "crash": 1, "to-and-fro": 1, "one-way": 0.5, "lose-answer": 1},
+            plain=0,
+            idempotent=0,
+            transactional=2,
+            newer=0.8,
+            streaks=(2, 5, 10),
+            batches=5,
+            pipelined=True,
+            brokers=(3,),
+            partitions=(2, 3),
         ),
         Profile(
             "retention",

@@ -32,9 +32,9 @@ def stall(world: ClusterWorld, *followers: int) -> None:
     world.network.lost = is_lost
 
 
-def break_disk(world: ClusterWorld, node_id: int) -> None:
+def break_disk(world: ClusterWorld, node_id: int, topic: str = "t") -> None:
     """From now on a replica's log takes nothing more; what it has can be read."""
-    log = world.partition(node_id).log
+    log = world.partition(node_id, topic).log
     assert isinstance(log, MemoryLog)
     log.failure = "the disk is broken"
 

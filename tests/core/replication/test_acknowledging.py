@@ -242,3 +242,18 @@ def test_tools_may_look_at_followers() -> None:
     assert end(-1).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert world.consume(2, "t", 1, replica_id=-2, max_wait_ms=0).partition.high_watermark == 1
     assert world.consume(2, "t", 1).partition.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_follower_that_catches_up_while_another_is_being_written_down_joins_too() -> None:
+    """The journal is slow; what a leader wishes after it has decided is not lost with the decision."""
+    world = cluster()
+    for topic, isr in (("first", (1, 2)), ("second", (1, 3))):
+        world.create_topic(topic)
+        world.change(topic, isr=isr)
+    world.run(50)
+    world.journal.latency_ms = lambda: 40
+    world.network.slower_ms[2, 1] = 20
+    for topic in ("first", "second"):
+        world.produce(1, topic, batch(b"x"))
+    world.run(300)  # it is less than a second until the leader looks at all partitions
+    assert set(world.assignment("first").isr) == set(world.assignment("second").isr) == {1, 2, 3}

@@ -58,6 +58,19 @@ def test_a_failed_append_moves_the_partition_and_costs_nothing_that_was_acknowle
     assert "others lead what cannot be written here: t-0" in world.hosts[1].told
 
 
+def test_a_disk_that_fails_while_another_partition_is_handed_over_is_not_waited_for() -> None:
+    """The journal is slow; the second failure is not part of the decision that is on its way."""
+    world = cluster()
+    world.create_topic("u")
+    world.journal.latency_ms = lambda: 40
+    for topic in ("t", "u"):
+        break_disk(world, 1, topic)
+        world.produce(1, topic, batch(b"a"))
+        world.run(10)
+    world.run(150)  # it is less than a second until the leader looks at all partitions
+    assert (world.assignment("t").leader, world.assignment("u").leader) == (2, 2)
+
+
 def test_a_failed_replica_stays_out_until_its_broker_starts_again() -> None:
     world = cluster()
     break_disk(world, 1)

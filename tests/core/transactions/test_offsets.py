@@ -172,7 +172,7 @@ def test_an_answer_that_outlives_a_leadership_is_asked_for_again_and_ends_no_pro
     world = World()
     world.create_topic("t")
     partition = world.partition("t")
-    admission = partition.admission(7, begins_at_zero=False)
-    assert partition.admission_error(7, admission) is ErrorCode.NONE
+    admission = partition.admission((7, 0), begins_at_zero=False)
+    assert partition.admission_error(admission) is ErrorCode.NONE
     partition.leader_epoch += 1
-    assert partition.admission_error(7, admission) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partition.admission_error(admission) is ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -11,14 +11,15 @@ metadata, and so do we.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gapless.core.api.registry import handles
 from gapless.core.contract import Request, TopicPartition
 from gapless.core.coordinators import INTERNAL_TOPICS
-from gapless.core.partition import Admission, Partition
+from gapless.core.partition import Partition
 from gapless.core.producers import RefusedBatch
-from gapless.core.transactions.joining import Errors, Joining, join
+from gapless.core.transactions.joining import Joined, Joining, join
 from gapless.core.transactions.replies import produce_error
 from gapless.wire.apis import ApiKey
 from gapless.wire.batch import HEADER_SIZE, Opening, parse_header
@@ -37,7 +38,11 @@ if TYPE_CHECKING:
 
 
 BROKER_ADDS_FROM = 12
-PASSING = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS)
+PASSING = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+)
 """Reasons to refuse a batch that may be gone when the next one arrives on the same connection."""
 
 
@@ -95,8 +100,8 @@ class _Work:
     __slots__ = ("acks", "admissions", "opening", "unsettled", "version")
 
     def __init__(self, request: Request) -> None:
-        self.admissions: dict[TopicPartition, Admission | ErrorCode] = {}
-        """Where a transaction begins: what its coordinator's word counts for, or what it said against it."""
+        self.admissions: Joined = {}
+        """The coordinator's decision on partitions in which no transaction of the producer was open."""
         self.acks: int = request.body.acks
         self.version = request.header.api_version
         self.opening = Opening()
@@ -107,30 +112,54 @@ class _Work:
 def produce(node: Node, request: Request) -> Any | None:
     """Append everything at once; wait only if something is not safe yet.
 
-    If a transaction begins in a partition, its coordinator is asked first.
+    If a transaction begins in a partition, its coordinator is asked first, and later requests of the producer
+    for this partition wait until then.
     """
     work = _Work(request)
-    if request.body.transactional_id is not None:
-        joining = _unjoined(node, work, request)
-        if joining is not None:
-            join(node, joining, lambda errors: _go_on(node, request, work, errors))
-            return None
-    return _append_all(node, request, work)
+    transactional_id = request.body.transactional_id
+    if transactional_id is None:
+        return _append_all(node, request, work)
+    node.produce_queues.enter(
+        transactional_id, _named(node, request.body), lambda done: _join(node, request, work, done)
+    )
+    return None
 
 
-def _go_on(node: Node, request: Request, work: _Work, errors: Errors) -> None:
-    """The coordinator has spoken: append, but not where it refused."""
-    for name, error in errors.items():
-        if error:
-            work.admissions[name] = produce_error(error, work.version)
-    response = _append_all(node, request, work)
-    if response is not None:
-        node.reply(request, response)
+def _named(node: Node, body: ProduceRequest) -> list[TopicPartition]:
+    """Return the partitions that a request is for, as far as their topics exist."""
+    topics = ((node.topic(asked.name, asked.topic_id), asked.partitions) for asked in body.topics)
+    return [
+        TopicPartition(topic.name, part.partition)
+        for topic, parts in topics
+        if topic is not None
+        for part in parts
+    ]
+
+
+def _join(node: Node, request: Request, work: _Work, done: Callable[[], None]) -> None:
+    """Ask the coordinator if necessary, then append, except where it refused."""
+
+    def joined(decisions: Joined) -> None:
+        work.admissions |= {
+            name: produce_error(decision, work.version) if isinstance(decision, ErrorCode) else decision
+            for name, decision in decisions.items()
+        }
+        response = _append_all(node, request, work)
+        if response is not None:
+            node.reply(request, response)
+        done()
+
+    joining = _unjoined(node, work, request)
+    if joining is None:
+        joined({})
+    else:
+        join(node, joining, joined)
 
 
 def _unjoined(node: Node, work: _Work, request: Request) -> Joining | None:
-    """Where a request would begin its producer's transaction: what its coordinator must be asked."""
+    """Return the question to the coordinator: which partitions have no open transaction of the producer."""
     body: ProduceRequest = request.body
+    unjoined: dict[TopicPartition, None] = {}
     producers: dict[tuple[int, int], None] = {}
     for asked in body.topics:
         topic = node.topic(asked.name, asked.topic_id)
@@ -145,18 +174,15 @@ def _unjoined(node: Node, work: _Work, request: Request) -> Joining | None:
             batch = parse_header(part.payload, 0)
             producer = batch.producer_id, batch.producer_epoch
             if batch.is_transactional and not partition.producers.has_open(*producer):
-                begins_at_zero = work.version >= BROKER_ADDS_FROM
-                work.admissions[partition.name] = partition.admission(
-                    batch.producer_id, begins_at_zero=begins_at_zero
-                )
+                unjoined[partition.name] = None
                 producers[producer] = None
     if len(producers) > 1:
-        work.admissions = dict.fromkeys(work.admissions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        work.admissions = dict.fromkeys(unjoined, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if len(producers) != 1 or body.transactional_id is None:
         return None
     (producer,) = producers
     adds = work.version >= BROKER_ADDS_FROM
-    return Joining(body.transactional_id, producer, list(work.admissions), adds)
+    return Joining(body.transactional_id, producer, list(unjoined), adds)
 
 
 def _append_all(node: Node, request: Request, work: _Work) -> ProduceResponse | None:

@@ -15,7 +15,7 @@ from gapless.core.groups.commits import Committer, NewOffset, commit_in_transact
 from gapless.core.groups.replies import coordinator_error
 from gapless.core.groups.state import GroupsState
 from gapless.core.shard import CoordinatorError
-from gapless.core.transactions.joining import Joining, join
+from gapless.core.transactions.joining import Joined, Joining, join
 from gapless.core.transactions.replies import offsets_error
 from gapless.wire.apis import ApiKey
 from gapless.wire.errors import ErrorCode
@@ -79,10 +79,10 @@ class _OffsetCommit:
         if partition.producers.has_open(*self._producer):
             self._commit(groups)
             return None
-        admission = partition.admission(self._body.producer_id, begins_at_zero=False)
 
-        def joined(errors: dict[Any, ErrorCode]) -> None:
-            error = errors[partition.name] or partition.admission_error(self._body.producer_id, admission)
+        def joined(decisions: Joined) -> None:
+            decision = decisions[partition.name]
+            error = decision if isinstance(decision, ErrorCode) else partition.admission_error(decision)
             if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 error = ErrorCode.NOT_COORDINATOR
             if error:

@@ -59,6 +59,7 @@ class HandOver:
 
     def _done(self, _answer: Any) -> None:
         self._under_way = False
+        self.look()  # what has failed since the decision could not be proposed then
 
     def _failed(self, _reason: str) -> None:
         self._under_way = False

@@ -30,6 +30,8 @@ class InSync:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._wishes: dict[tuple[str, int], None] = {}
+        self._proposed: dict[tuple[str, int], None] = {}
+        """The wishes in the proposal that is on its way to the journal."""
         self._gathering = False
         self._lag_max_ms: int = node.settings.get("replica.lag.time.max.ms")
 
@@ -53,6 +55,9 @@ class InSync:
         if self._wanted(partition) == partition.isr:
             return
         self._wishes[partition.name] = None
+        self._gather()
+
+    def _gather(self) -> None:
         if not self._gathering:
             self._gathering = True
             self._node.timers.at(self._node.now_ms + GATHERING_MS, self._propose)
@@ -63,7 +68,9 @@ class InSync:
     def _decide(self) -> Decision:
         """Decided anew whenever the image has moved on; from here on additions may be in the journal."""
         records: list[MetadataRecord] = []
-        for name in self._wishes:
+        self._proposed |= self._wishes
+        self._wishes = {}
+        for name in self._proposed:
             partition = self._node.partitions.get(name)
             if partition is None or partition.followers is None:
                 continue
@@ -80,11 +87,14 @@ class InSync:
         return replace(with_isr(assignment, isr, policy), partition_epoch=assignment.partition_epoch + 1)
 
     def _done(self, _answer: Any) -> None:
-        self._wishes.clear()
+        self._proposed.clear()
         self._gathering = False
+        if self._wishes:  # they came after the decision, so it cannot have met them
+            self._gather()
 
     def _failed(self, _reason: str) -> None:
         # Whether it is in the journal is not known: proposed members count on, until the next look decides.
+        self._proposed.clear()
         self._wishes.clear()
         self._gathering = False
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core.contract import TopicPartition
 from gapless.core.coordinators import TRANSACTION_STATE, coordinator_of
+from gapless.core.partition import Admission
 from gapless.core.shard import CoordinatorError
 from gapless.core.transactions import rules
 from gapless.core.transactions.state import TransactionsState, find_transactions
@@ -32,6 +33,8 @@ VERIFIES_VERSION = 4
 ANSWER_WITHIN_MS = 2000
 
 Errors = dict[TopicPartition, ErrorCode]
+Joined = dict[TopicPartition, Admission | ErrorCode]
+"""For each partition what its next append rests on, or why there must be none."""
 
 
 class Joining(NamedTuple):
@@ -44,21 +47,41 @@ class Joining(NamedTuple):
     """Whether the broker adds the partitions, or the client has."""
 
 
-def join(node: Node, joining: Joining, then: Callable[[Errors], None]) -> None:
-    """Go on with the coordinator's word for each partition.
+def join(node: Node, joining: Joining, then: Callable[[Joined], None]) -> None:
+    """Call `then` with the coordinator's decision on each partition.
 
-    While its last transaction is being finished, a producer of the newer protocol is not sent away at once.
+    A producer of the newer protocol begins its next transaction while the markers of the last one are being
+    written. For some time the question is repeated for it, as Kafka does: a retry by the client takes longer,
+    and sends the records again.
     """
     give_up_ms = node.now_ms + GIVE_UP_MS
 
-    def answered(errors: Errors) -> None:
-        is_early = ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
-        if is_early and joining.adds and node.now_ms < give_up_ms:
-            node.timers.at(node.now_ms + RETRY_MS, lambda: _ask(node, joining, answered))
-        else:
-            then(errors)
+    def ask() -> None:
+        # Before each question: what happened before it cannot be the end of a transaction which the
+        # coordinator, when it answers, says is open.
+        admissions = _admissions(node, joining)
 
-    _ask(node, joining, answered)
+        def answered(errors: Errors) -> None:
+            is_early = ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
+            if is_early and joining.adds and node.now_ms < give_up_ms:
+                node.timers.at(node.now_ms + RETRY_MS, ask)
+            else:
+                then({name: errors[name] or admission for name, admission in admissions.items()})
+
+        _ask(node, joining, answered)
+
+    ask()
+
+
+def _admissions(node: Node, joining: Joining) -> Joined:
+    admissions: Joined = {}
+    for name in joining.partitions:
+        partition = node.partitions.get(name)
+        if partition is None:
+            admissions[name] = node.absence(*name)
+        else:
+            admissions[name] = partition.admission(joining.producer, begins_at_zero=joining.adds)
+    return admissions
 
 
 def _ask(node: Node, joining: Joining, then: Callable[[Errors], None]) -> None:

@@ -22,8 +22,14 @@ _LATER = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.OPERATION_NOT_ATTEMPTED,
 )
-"""The coordinator of transactions could not be asked; it is not the one that the client has asked."""
+"""The coordinator of transactions, a broker that the client has not asked, could not be reached or is behind.
+
+One that is behind does not know a new topic yet, and then adds none of the partitions. A client ends its
+transaction at OPERATION_NOT_ATTEMPTED.
+"""
 
 
 def produce_error(error: ErrorCode, version: int) -> ErrorCode:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from gapless.simulator.checkers.checker import Checker, promise
+from gapless.simulator.clients.relay import Relay
+from gapless.simulator.clients.transactional import TransactionalProducer
 from gapless.simulator.history import Attempt, GiveUp, Outcome, Write
 from gapless.wire.errors import ErrorCode
 
 FORGOTTEN = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 """Answers that end a producer's sequence: what was stored before is lost, or not known any more."""
 WORK = ("send", "transact")
+"""What is no fault."""
 
 
 @promise
@@ -17,8 +20,9 @@ class Refused(Checker):
 
     name = "refused"
     meaning = (
-        "no producer is told that its sequence is out of order or unknown; where nothing goes wrong, "
-        "everything is acknowledged and no transaction fails"
+        "no producer is told that its sequence is out of order or unknown, and none of the newer protocol "
+        "that the transaction of its records is not open; where nothing goes wrong, everything is "
+        "acknowledged and no transaction fails"
     )
 
     def at_end(self) -> None:
@@ -42,8 +46,17 @@ class Refused(Checker):
 
     def _check_sequence(self, given_up: GiveUp) -> None:
         place = given_up.place
-        if given_up.error in FORGOTTEN and place is not None and not self.is_excused(place):
+        if place is None or self.is_excused(place):
+            return
+        if given_up.error in FORGOTTEN:
             self._give_up_is_wrong(given_up, f"though nothing was lost of {place[0]}-{place[1]} by rights")
+        if given_up.error is ErrorCode.INVALID_TXN_STATE and self._is_newer(given_up.producer):
+            # If the transaction had ended, its epoch would be an old one: that is another error.
+            self._give_up_is_wrong(given_up, f"though its transaction can begin in {place[0]}-{place[1]}")
+
+    def _is_newer(self, producer: str) -> bool:
+        client = self.scene.clients.get(producer)
+        return isinstance(client, TransactionalProducer | Relay) and client.newer
 
     def _give_up_is_wrong(self, given_up: GiveUp, why: str) -> None:
         self.fail(

@@ -138,7 +138,7 @@ class Relay(Member):
             )
             by_place.setdefault(place, []).append(write)
         for place, writes in by_place.items():
-            yield from self._producer.write(place, writes)
+            yield from self._producer.write((place, writes))
         committer = Committer(self.group, share.member_id, share.generation)
         yield from self._producer.write_offset(committer, commit.place, commit.offset)
         yield from self._producer.end(attempt, commit=True)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gapless.simulator.clients.process import Part, Process
+from gapless.simulator.clients.producer import MAX_IN_FLIGHT
 from gapless.simulator.clients.transactions import GivenUp, TransactionalClient
-from gapless.simulator.history import Attempt, Place
+from gapless.simulator.history import Attempt, Place, Write
 
 if TYPE_CHECKING:
     from gapless.simulator.scene import Scene
@@ -34,9 +35,18 @@ class TransactionalProducer(TransactionalClient):
     """Makes one transaction after another."""
 
     def __init__(
-        self, scene: Scene, name: str, *, transactional_id: str, newer: bool, timeout_ms: int = 3_000
+        self,
+        scene: Scene,
+        name: str,
+        *,
+        transactional_id: str,
+        newer: bool,
+        timeout_ms: int = 3_000,
+        pipelined: bool = False,
     ) -> None:
+        """`pipelined`: all batches of a transaction are in flight together."""
         super().__init__(scene, name, transactional_id, newer=newer, timeout_ms=timeout_ms)
+        self.pipelined = pipelined
         self._plans: deque[Plan] = deque()
         self._working = False
 
@@ -61,10 +71,17 @@ class TransactionalProducer(TransactionalClient):
         self._working = False
 
     def _make(self, plan: Plan, attempt: Attempt) -> Part:
-        for place, count in plan.writes:
-            writes = [
-                self.history.sends(self.name, place, acks=-1, once=True, attempt=attempt)
-                for _ in range(count)
-            ]
-            yield from self.write(place, writes)
+        size = MAX_IN_FLIGHT if self.pipelined else 1
+        for first in range(0, len(plan.writes), size):
+            yield from self.write(
+                *(
+                    (place, self._values(place, count, attempt))
+                    for place, count in plan.writes[first : first + size]
+                )
+            )
         yield from self.end(attempt, plan.commit)
+
+    def _values(self, place: Place, count: int, attempt: Attempt) -> list[Write]:
+        return [
+            self.history.sends(self.name, place, acks=-1, once=True, attempt=attempt) for _ in range(count)
+        ]

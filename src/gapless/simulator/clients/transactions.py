@@ -67,6 +67,14 @@ class Committer(NamedTuple):
     generation: int = -1
 
 
+class _Batch(NamedTuple):
+    """Records that are sent together."""
+
+    place: Place
+    writes: list[Write]
+    payload: bytes
+
+
 class TransactionalClient(Client):
     """The parts of which transactions are made. Each part raises `GivenUp` if it is of no use to go on."""
 
@@ -128,30 +136,60 @@ class TransactionalClient(Client):
         self.history.given_up.append(GiveUp(self.name, why.error, why.place, tuple(attempt.values)))
         self.history.say(self.name, f"gives up transaction {attempt.number}: {why}")
 
-    def write(self, place: Place, writes: list[Write]) -> Part:
-        """Send records as part of the transaction."""
-        if not self.newer and place not in self._added:
-            yield from self._add_partition(place)
-            self._added[place] = None
-        sequence = self._sequences.get(place, 0)
-        self._sequences[place] = sequence + len(writes)
-        payload = new_batch(writes, self.world.now_ms, self.producer, sequence, transactional=True)
+    def write(self, *batches: tuple[Place, list[Write]]) -> Part:
+        """Send batches as part of the transaction, each without waiting for answers to those before it."""
+        unsent: list[_Batch] = []
+        for place, writes in batches:
+            if not self.newer and place not in self._added:
+                yield from self._add_partition(place)
+                self._added[place] = None
+            sequence = self._sequences.get(place, 0)
+            self._sequences[place] = sequence + len(writes)
+            payload = new_batch(writes, self.world.now_ms, self.producer, sequence, transactional=True)
+            unsent.append(_Batch(place, writes, payload))
         for tries in range(MAX_TRIES):
-            broker, _ = yield from self.leader(place)
-            body = produce_request(place, payload, -1, self.transactional_id)
-            answer = yield self.ask(broker, ApiKey.PRODUCE, self._versions.produce, body)
-            error, result = outcome_of(answer)
-            if not error:
-                for place_in_batch, write in enumerate(writes):
-                    write.acknowledged = True
-                    write.offset = result.base_offset + place_in_batch
-                self.history.say(
-                    self.name, f"has {named(writes)} in {place[0]}-{place[1]} at {writes[0].offset}"
-                )
+            failed = yield from self._send(unsent)
+            if not failed:
                 return
-            self.forget_leader(place, None if result is None else result.current_leader)
-            yield from self._try_again(error, tries, place)
-        raise GivenUp("records could not be sent", place=place)
+            unsent = [batch for batch, _ in failed]
+            # Batches that were sent behind one that comes again must be refused like it: an error after which
+            # a producer cannot go on counts, though the first one's may pass.
+            batch, error = next((each for each in failed if each[1] not in PASSING), failed[0])
+            yield from self._try_again(error, tries, batch.place)
+        raise GivenUp("records could not be sent", place=unsent[0].place)
+
+    def _send(self, batches: list[_Batch]) -> Part:
+        """Send batches, wait for all answers, and return those that failed with their errors."""
+        leaders: dict[Place, int] = {}
+        for batch in batches:
+            if batch.place not in leaders:
+                leaders[batch.place], _ = yield from self.leader(batch.place)
+        answers = [
+            self.ask(
+                leaders[batch.place],
+                ApiKey.PRODUCE,
+                self._versions.produce,
+                produce_request(batch.place, batch.payload, -1, self.transactional_id),
+            )
+            for batch in batches
+        ]
+        failed: list[tuple[_Batch, ErrorCode]] = []
+        for batch, promise in zip(batches, answers, strict=True):
+            answer = yield promise
+            error, result = outcome_of(answer)
+            if error:
+                self.forget_leader(batch.place, None if result is None else result.current_leader)
+                failed.append((batch, error))
+            else:
+                self._acknowledge(batch, result.base_offset)
+        return failed
+
+    def _acknowledge(self, batch: _Batch, base_offset: int) -> None:
+        for place_in_batch, write in enumerate(batch.writes):
+            write.acknowledged = True
+            write.offset = base_offset + place_in_batch
+        (topic, partition), writes = batch.place, batch.writes
+        self.history.say(self.name, f"has {named(writes)} in {topic}-{partition} at {base_offset}")
 
     def _add_partition(self, place: Place) -> Part:
         topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=place[0], partitions=[place[1]])

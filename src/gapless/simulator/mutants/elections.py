@@ -42,7 +42,7 @@ mutant(
     Wrong(insync, "is_same_life", _any_life),
     found_as=("in-sync", "lost-write", "logs-differ", "high-watermark"),
     profile="power",
-    seed=48,
+    seed=102,
 )
 
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from gapless.core.api import end_txn
+from collections.abc import Callable, Iterable
+
+from gapless.core.api import end_txn, produce
+from gapless.core.contract import TopicPartition
+from gapless.core.node import Node
 from gapless.core.partition import Partition
+from gapless.core.produce_queues import ProduceQueues, Start
+from gapless.core.transactions.joining import Joined, Joining, join
 from gapless.simulator.mutants.mutant import Wrong, mutant
+from gapless.wire.errors import ErrorCode
+from gapless.wire.transaction_records import EndMarker
 
 mutant(
     11,
@@ -33,4 +41,70 @@ mutant(
     Wrong(Partition, "end_for_consumers", _reads_on),
     found_as=("G1a", "torn-transaction"),
     profile="late",
+)
+
+
+_append_marker = Partition.append_marker
+
+
+def _every_marker_voids(
+    self: Partition, producer: tuple[int, int], marker: EndMarker, now_ms: int, *, strict: bool
+) -> memoryview | None:
+    payload = _append_marker(self, producer, marker, now_ms, strict=strict)
+    if payload is not None:
+        self.producers.void_admissions(producer[0], self.log.end_offset - 1)
+    return payload
+
+
+def _join_by_the_first_look(node: Node, joining: Joining, then: Callable[[Joined], None]) -> None:
+    looked = {
+        name: partition.admission(joining.producer, begins_at_zero=joining.adds)
+        for name in joining.partitions
+        if (partition := node.partitions.get(name)) is not None
+    }
+
+    def joined(decisions: Joined) -> None:
+        then(
+            {
+                name: decision if isinstance(decision, ErrorCode) else looked.get(name, decision)
+                for name, decision in decisions.items()
+            }
+        )
+
+    join(node, joining, joined)
+
+
+mutant(
+    23,
+    "previous-marker-voids",
+    "KAFKA-18575",
+    """While a leader asks the coordinator about a transaction that begins, until the previous one is
+    complete, it takes every marker of the producer for the end of the new one, also that of the previous one.
+    A producer that begins the next transaction at once is told that it is not open, though nothing went
+    wrong.""",
+    Wrong(Partition, "append_marker", _every_marker_voids),
+    Wrong(produce, "join", _join_by_the_first_look),
+    found_as=("refused",),
+    profile="back-to-back",
+    seed=1,
+)
+
+
+def _at_once(
+    self: ProduceQueues, transactional_id: str, partitions: Iterable[TopicPartition], start: Start
+) -> None:
+    start(lambda: None)
+
+
+mutant(
+    24,
+    "in-flight-overtakes",
+    "KAFKA-5494",
+    """A batch that begins a transaction in a partition waits for the coordinator, and those behind it do not
+    wait for it. One that is asked about when the previous transaction is complete comes to the log first, and
+    its producer is told that its sequence is out of order.""",
+    Wrong(ProduceQueues, "enter", _at_once),
+    found_as=("refused",),
+    profile="back-to-back",
+    seed=5,
 )
