@@ -34,6 +34,7 @@ test: setup lint ## everything that guards a promise, in ten minutes: what CI ru
 test-fast: $(VENV)/.installed ## without JVMs and servers, in two minutes: run it before each commit
 	$(PYTEST) -m "not server and not slow and not soak" $(PYTEST_ARGS)
 
+test-all: export GAPLESS_SPARK_COMPILES = true
 test-all: setup lint ## all tests, the client matrix on three brokers and on Apache Kafka, a minute of soak: within an hour
 	$(PYTEST) -m "not soak" $(PYTEST_ARGS)
 	$(PYTEST) -m "not soak" tests/compat --peer cluster

@@ -6,6 +6,7 @@ a server starts its own.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,11 @@ from gapless.testing.redis import Redis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# Spark compiles each query to Java code, which takes longer than the few records of a test need. `make test`
+# interprets queries instead. `make test-all`, the demo and each test with a driver of its own compile them.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 class ApacheBehindProxy(NamedTuple):
@@ -36,7 +42,8 @@ def spark() -> Iterator[SparkSession]:
     """The only Spark session of the process. `spark_session()` returns it too; a test must not stop it."""
     from gapless.pipeline import spark_session
 
-    session = spark_session("gapless-tests", short_lived=True)
+    compiles = os.environ.get("GAPLESS_SPARK_COMPILES") == "true"
+    session = spark_session("gapless-tests", short_lived=True, config={} if compiles else INTERPRETED)
     yield session
     session.stop()
 

@@ -105,14 +105,19 @@ def why_missing(service: str) -> str | None:
 
 def services_of(item: pytest.Item) -> list[str]:
     """Return the names of the services that a test needs, the most expensive first."""
-    used = set(getattr(item, "fixturenames", ()))
-    if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-        used |= {value for value in item.callspec.params.values() if isinstance(value, str)}
+    used = parameters_of(item) | set(getattr(item, "fixturenames", ()))
     return [
         name
         for name, service in SERVICES.items()
         if item.get_closest_marker(name) is not None or not used.isdisjoint({name, *service.names})
     ]
+
+
+def parameters_of(item: pytest.Item) -> set[object]:
+    """Return the strings and numbers with which a test is parametrized."""
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return set()
+    return {value for value in item.callspec.params.values() if isinstance(value, str | int)}
 
 
 def group_of(item: pytest.Item) -> str:
@@ -125,6 +130,10 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in SERVICES:
         config.addinivalue_line("markers", f"{name}: needs this service")
     config.addinivalue_line("markers", "server: needs a JVM, a server or a browser (set by services.py)")
+    config.addinivalue_line(
+        "markers", "slow: `make test` leaves it out, because a faster test keeps the same promise"
+    )
+    config.addinivalue_line("markers", "slow_variants(*parameters): is slow with one of these parameters")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -142,6 +151,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, o
             item.add_marker(pytest.mark.server)
         if group_of(item):
             item.add_marker(pytest.mark.xdist_group(group_of(item)))
+        variants = item.get_closest_marker("slow_variants")
+        if variants is not None and not parameters_of(item).isdisjoint(variants.args):
+            item.add_marker(pytest.mark.slow)
     result = yield
     long_files = {item.path for item in items if _timeout_s(item) > LONG_S}
     ranks = [*SERVICES, "", None]

@@ -50,6 +50,16 @@ def test_by_fixture(redis): ...
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_by_parameter(store): ...
 """
+HAS_SLOW_VARIANTS = """
+import pytest
+
+@pytest.fixture(params=["embedded", "apache"])
+def cluster(request): ...
+
+@pytest.mark.slow_variants("apache", 3)
+@pytest.mark.parametrize("number", [2, 3])
+def test_variants(cluster, number): ...
+"""
 SHARES = """
 import os, pytest
 
@@ -109,6 +119,13 @@ def test_servers_are_selected_however_a_test_names_them(tmp_path: Path) -> None:
     collected = run_pytest(tmp_path, "--collect-only", "-q", "-m", "server").splitlines()
     assert collected[:2] == ["test_it.py::test_by_parameter[postgres]", "test_it.py::test_by_fixture"]
     assert "2/4 tests collected" in collected[-1]
+
+
+def test_the_variants_that_a_test_names_are_slow(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(HAS_SLOW_VARIANTS)
+    collected = run_pytest(tmp_path, "--collect-only", "-q", "-m", "not slow").splitlines()
+    assert collected[0] == "test_it.py::test_variants[embedded-2]"
+    assert "1/4 tests collected" in collected[-1]
 
 
 def test_all_tests_of_a_server_run_in_one_process(tmp_path: Path) -> None:

@@ -61,7 +61,6 @@ def test_the_five_lines_bill_every_order_once(tmp_path: Path, monkeypatch: pytes
     assert count == ORDERS
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 def test_the_first_five_minutes_end_with_a_clean_audit(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,11 +3,11 @@
     make test PYTEST_ARGS="-p tools.test_times"
 
 It prints the time of setup, call and teardown by folder, the share of CPU time that the cores were idle,
-the number of processes of each heavy kind that were started, and the slowest phases. With `TEST_TIMES=file`
-every phase of every test also goes to that file, one JSON object on a line.
+how many processes of each kind were started and the CPU time that they used, and the slowest phases. With
+`TEST_TIMES=file` every phase of every test also goes to that file, one JSON object on a line.
 
-Only the process that distributes the tests measures, because the reports of all workers arrive there. New
-processes are found by sampling /proc, so a process that lives for less than one interval is not counted.
+Only the process that distributes the tests measures, because the reports of all workers arrive there.
+Processes are found by sampling /proc, so what a process does after its last sample is not counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 INTERVAL_S = 0.1
-SLOWEST = 40
+SLOWEST = 100
 
 # The first kind of which every word is in a process's command line counts.
 KINDS: dict[str, tuple[str, ...]] = {
@@ -41,17 +41,25 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 
 
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
 class Sampler(threading.Thread):
-    """Counts processes by kind and CPU time by state until it is stopped."""
+    """Counts processes and their CPU time by kind until it is stopped."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.started: Counter[str] = Counter()
         self.busiest: Counter[str] = Counter()
+        self.cpu_ticks: Counter[str] = Counter()
         self._kinds: dict[str, tuple[str, str]] = {}  # by process: its command line and kind
+        self._ticks: dict[str, int] = {}  # by process: its CPU time at the last sample
         self._stop_requested = threading.Event()
 
     def run(self) -> None:
+        self._sample()
+        self.started.clear()  # of what ran before
+        self.cpu_ticks.clear()
         while not self._stop_requested.wait(INTERVAL_S):
             self._sample()
 
@@ -63,16 +71,20 @@ class Sampler(threading.Thread):
         alive = {entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()}
         for gone in self._kinds.keys() - alive:
             del self._kinds[gone]
+            self._ticks.pop(gone, None)
         for process in alive:
             try:
                 words = Path("/proc", process, "cmdline").read_bytes()
+                fields = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
+            ticks = int(fields[11]) + int(fields[12])  # in user and in system mode
             command = words.replace(b"\0", b" ").decode(errors="replace")
             known = self._kinds.get(process)
-            if known is not None and known[0] == command:
-                continue
-            kind = kind_of(command)  # also when a process that was forked has become another program
+            # A process that was forked may have become another program.
+            kind = known[1] if known is not None and known[0] == command else kind_of(command)
+            self.cpu_ticks[kind] += ticks - self._ticks.get(process, 0)
+            self._ticks[process] = ticks
             self._kinds[process] = (command, kind)
             if kind and (known is None or known[1] != kind):
                 self.started[kind] += 1
@@ -92,8 +104,7 @@ def kind_of(command: str) -> str:
 def cpu_seconds() -> tuple[float, float]:
     """Return the CPU time of this machine so far: all of it, and the idle part."""
     ticks = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    per_second = os.sysconf("SC_CLK_TCK")
-    return sum(ticks) / per_second, (ticks[3] + ticks[4]) / per_second
+    return sum(ticks) / TICKS_PER_S, (ticks[3] + ticks[4]) / TICKS_PER_S
 
 
 class Times:
@@ -127,7 +138,8 @@ class Times:
         terminalreporter.section("where the time went")
         write(f"{took:.0f} s, CPU idle {idle / max(total, 0.01):.0%}")
         for kind, count in sorted(self.sampler.started.items()):
-            write(f"{count:6} × {kind} (at most {self.sampler.busiest[kind]} at once)")
+            cpu_s = self.sampler.cpu_ticks[kind] / TICKS_PER_S
+            write(f"{count:6} × {kind}: CPU {cpu_s:.0f} s (at most {self.sampler.busiest[kind]} at once)")
         self._write_folders(write)
         slowest = sorted(self.phases, key=lambda each: -float(str(each["seconds"])))[:SLOWEST]
         for each in slowest:

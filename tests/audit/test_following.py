@@ -112,6 +112,7 @@ def remembered(follower: Follower) -> int:
     return len(follower._sinks[0]._there.keys)
 
 
+@pytest.mark.slow_variants("parquet", "postgres")
 @pytest.mark.parametrize("kind", ["kafka", "delta", "parquet", "postgres"])
 def test_losses_and_doubles_are_told_at_the_first_look_after_they_are_due(
     bench: Bench, tmp_path: Path, request: pytest.FixtureRequest, kind: str
@@ -233,6 +234,7 @@ def test_a_condition_that_cannot_be_is_refused_before_the_first_look(bench: Benc
         to_topic(bench).follower(Matching(where=where))
 
 
+@pytest.mark.slow
 def test_a_condition_that_a_record_defies_ends_the_watch(bench: Bench) -> None:
     rows, carrier = filled(bench, 10), to_topic(bench)
     carrier.write(rows)
@@ -273,6 +275,7 @@ def test_a_table_from_which_rows_are_deleted_is_read_again(bench: Bench, tmp_pat
     assert hop.counts.expired == 3
 
 
+@pytest.mark.slow
 def test_of_a_source_whose_rows_were_all_deleted_from_a_table_the_old_ones_have_expired(
     bench: Bench, tmp_path: Path
 ) -> None:

@@ -272,6 +272,7 @@ def test_windows_of_which_the_topics_retention_took_records_are_not_compared(
     assert report.hops[0].doubts == ["there is no whole window of 1 minute to be compared"]
 
 
+@pytest.mark.slow
 def test_windows_that_were_deleted_from_a_table_have_expired(
     bench: Bench, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def filled(bench: Bench, count: int) -> None:
     producer.flush()
 
 
+@pytest.mark.slow
 def test_more_than_a_topics_retention_can_have_taken_from_a_sink_has_not_expired(bench: Bench) -> None:
     """The first 30 of 40 were never written, and then a record is deleted."""
     filled(bench, 40)
@@ -143,6 +144,7 @@ def test_more_than_was_deleted_from_a_table_has_not_expired(bench: Bench, tmp_pa
         assert doubt.endswith("older than what is left in " + f"{spec}, of which 2 rows were taken at most")
 
 
+@pytest.mark.slow
 def test_of_a_table_that_does_not_tell_how_many_rows_were_deleted_nobody_knows(
     bench: Bench, tmp_path: Path
 ) -> None:
@@ -162,6 +164,7 @@ def test_of_a_table_that_does_not_tell_how_many_rows_were_deleted_nobody_knows(
         assert hop.doubts[0].endswith("are known to have been deleted; of others nobody can say")
 
 
+@pytest.mark.slow
 def test_what_compaction_may_have_taken_from_a_sink_is_not_lost(bench: Bench) -> None:
     """The first 20 of 40 have keys that come again; number 7 was never written."""
     filled(bench, 40)

@@ -208,6 +208,7 @@ def test_what_a_sinks_topic_holds_only_in_an_aborted_transaction_is_torn(
     assert (hop.counts.torn, hop.counts.lost) == (2, 1)
 
 
+@pytest.mark.slow
 def test_what_may_be_behind_an_open_transaction_of_a_sinks_topic_is_not_lost(
     bench: Bench, spark: SparkSession
 ) -> None:
@@ -254,6 +255,7 @@ def test_a_row_of_a_record_that_expired_is_no_second_row_of_another(
     assert [each.which for each in hop.findings] == ["5"]
 
 
+@pytest.mark.slow
 def test_what_was_deleted_from_a_table_has_expired(bench: Bench, spark: SparkSession, tmp_path: Path) -> None:
     bench.make(bench.topic)
     bench.make(bench.ledger)
@@ -339,6 +341,7 @@ def test_another_topic_is_a_sink(bench: Bench, spark: SparkSession) -> None:
     assert {(each.fault, each.which) for each in hop.findings} == {(Fault.LOST, "5"), (Fault.DUPLICATED, "9")}
 
 
+@pytest.mark.slow
 def test_each_of_several_equal_records_is_named_where_none_of_them_is_there(
     bench: Bench, spark: SparkSession
 ) -> None:
@@ -365,6 +368,7 @@ def test_each_of_several_equal_records_is_named_where_none_of_them_is_there(
     assert (hop.counts.lost, hop.counts.duplicated, hop.unnamed_findings) == (4, 1, {})
 
 
+@pytest.mark.slow
 def test_of_equal_records_only_the_old_ones_have_expired(bench: Bench, spark: SparkSession) -> None:
     """Numbers 0 to 9 are hours old in partition 0, and new in partition 1. One of those is lost."""
     bench.make(bench.topic, 2)

@@ -24,6 +24,8 @@ from benchmarks.session import BenchmarkFailed, Session
 from benchmarks.sizes import TINY
 from benchmarks.statistics import Summary, at_least, at_most, percentile
 
+SLOW = [pytest.mark.slow]
+
 
 @pytest.fixture
 def session() -> Iterator[Session]:
@@ -46,7 +48,10 @@ def cell(target: str, ours: list[float], peer: list[float]) -> Cell:
     return Cell(Step("produce", "produce a & b", [figure], lambda _: {}), figure, {OURS: ours, PEER: peer})
 
 
-@pytest.mark.parametrize("programme", PROGRAMMES, ids=lambda programme: programme.name)
+@pytest.mark.parametrize(
+    "programme",
+    [pytest.param(each, id=each.name, marks=SLOW if each.name != "broker" else []) for each in PROGRAMMES],
+)
 def test_a_whole_programme_runs_and_is_reported(programme: Programme, tmp_path: Path) -> None:
     results = command.run(programme, TINY, rounds=1, only=None, with_peer=False)
 

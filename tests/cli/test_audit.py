@@ -54,6 +54,7 @@ def test_a_clean_topic(spark: SparkSession, gapless: Gapless, filled: tuple[str,
     assert told["hops"][0]["sources"][topic]["present"] == 100
 
 
+@pytest.mark.slow_variants("apache")
 def test_what_is_lost_is_named_and_comes_again(
     spark: SparkSession, gapless: Gapless, filled: tuple[str, Path], bootstrap: str
 ) -> None:
@@ -93,6 +94,7 @@ def identities(source: str, spool: Path, numbers: Iterable[int]) -> list[Headers
     return [[(SOURCE_HEADER, maker), (SEQUENCE_HEADER, sequence_header(number))] for number in numbers]
 
 
+@pytest.mark.slow_variants("apache")
 def test_a_page_is_written_of_topic_and_sink(
     spark: SparkSession, gapless: Gapless, filled: tuple[str, Path], new_topic: NewTopic, bootstrap: str
 ) -> None:
@@ -110,6 +112,7 @@ def test_a_page_is_written_of_topic_and_sink(
     assert "what was there before" not in text
 
 
+@pytest.mark.slow_variants("apache")
 def test_what_is_torn_is_named_and_comes_again(
     spark: SparkSession, gapless: Gapless, filled: tuple[str, Path], bootstrap: str
 ) -> None:
@@ -125,6 +128,7 @@ def test_what_is_torn_is_named_and_comes_again(
     assert "sent 100 lost records again" in repaired.err
 
 
+@pytest.mark.slow_variants("apache")
 def test_what_waits_in_a_spool_is_pending(
     spark: SparkSession, gapless: Gapless, filled: tuple[str, Path]
 ) -> None:
@@ -140,6 +144,7 @@ def test_what_waits_in_a_spool_is_pending(
     assert (counts["promised"], counts["pending"], counts["lost"]) == (100, 5, 0)
 
 
+@pytest.mark.slow_variants("apache")
 def test_a_sink_that_is_watched_ends_the_watch_when_it_loses_a_record(
     spark: SparkSession, gapless: Gapless, filled: tuple[str, Path], new_topic: NewTopic, bootstrap: str
 ) -> None:
@@ -200,6 +205,7 @@ def test_without_promises_nobody_can_tell(spark: SparkSession, gapless: Gapless,
     assert ran.out.splitlines()[-1] == "could not tell whether all is there"
 
 
+@pytest.mark.slow_variants("apache")
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -25,6 +25,7 @@ def letters(gapless: Gapless, new_topic: NewTopic) -> str:
     return topic
 
 
+@pytest.mark.slow_variants("apache")
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [

@@ -126,6 +126,7 @@ def test_ctrl_c_ends_with_130_and_says_nothing(bootstrap: str, new_topic: NewTop
     assert child.returncode == 130
 
 
+@pytest.mark.slow_variants("apache")
 def test_a_reader_that_has_had_enough_is_no_failure(
     bootstrap: str, new_topic: NewTopic, gapless: Gapless
 ) -> None:

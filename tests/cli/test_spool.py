@@ -108,6 +108,7 @@ def test_drain_sends_all_of_it_in_order(
     assert len(values(bootstrap, topic)) == 300
 
 
+@pytest.mark.slow_variants("apache")
 def test_recover_finds_the_position_in_the_topics(
     tmp_path: Path, gapless: Gapless, bootstrap: str, new_topic: NewTopic
 ) -> None:

@@ -92,6 +92,7 @@ def test_a_function_gives_nothing_one_or_several(kafka: Kafka) -> None:
     assert {record.timestamp_ms for record in others} == {1_700_000_000_000}
 
 
+@pytest.mark.slow_variants("apache")
 @pytest.mark.parametrize("moment", ["after-produce", "after-offsets", "after-commit"])
 def test_a_crash_at_any_moment_neither_loses_nor_repeats(kafka: Kafka, moment: str) -> None:
     """C8: SIGKILL after the outputs, after the offsets, after the commit; a successor takes over."""
@@ -115,6 +116,7 @@ def test_a_crash_at_any_moment_neither_loses_nor_repeats(kafka: Kafka, moment: s
         assert len(read_all(kafka, out, committed=False)) > 2 * COUNT  # aborted copies are in the log
 
 
+@pytest.mark.slow_variants("apache")
 def test_a_zombie_changes_nothing(kafka: Kafka) -> None:
     """C8: a relay is away for longer than its session, another has taken over; then it wakes up."""
     wake_a_zombie(kafka, same_id=False)
@@ -156,6 +158,7 @@ def is_stopped(pid: int) -> bool:
         return file.read().rsplit(")", 1)[1].split()[0] == "T"
 
 
+@pytest.mark.slow_variants("apache")
 def test_a_rebalance_within_a_transaction_aborts_it(kafka: Kafka) -> None:
     """The function takes so long that the group gives its partition to another; offsets are then refused."""
     topic, out = new_topic(kafka, 2), new_topic(kafka)

@@ -97,6 +97,7 @@ def test_kafka_consumer_groups_lists_describes_resets_and_deletes(
     assert group not in run_tool(*groups, "--list").split()
 
 
+@pytest.mark.slow
 def test_kafka_consumer_groups_shows_live_members(
     at_broker: tuple[str, str], group: str, members: Members, new_topic: NewTopic
 ) -> None:
@@ -140,6 +141,7 @@ def test_kafka_consumer_perf_test_reads_as_a_group(
     assert printed.split(", ")[4] == "5000"
 
 
+@pytest.mark.slow
 def test_kafka_decodes_the_records_of_groups_and_offsets(
     at_broker: tuple[str, str],
     bootstrap: str,

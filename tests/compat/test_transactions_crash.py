@@ -168,6 +168,7 @@ class Copier:
         self.copied = following
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_doubled_while_the_broker_is_killed_at_random(broker: EmbeddedBroker) -> None:
     create(broker, "source", "target")
     feeder = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})

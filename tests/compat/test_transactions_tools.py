@@ -95,6 +95,7 @@ def test_the_message_copier_copies_each_message_once(
     assert committed_offset(bootstrap, group, source) >= 500
 
 
+@pytest.mark.slow
 def test_kafka_decodes_the_records_of_the_coordinator(
     bootstrap: str, new_topic: MakeTopic, topic_name: NewName
 ) -> None:

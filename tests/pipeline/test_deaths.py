@@ -80,6 +80,7 @@ master = "local[2]"
 
 # Where the driver dies, and in which batch; then it is started again, for the next death.
 DEATHS = {
+    "one": [("kafka:after", 1)],
     "some": [("dedup:before", 0), ("kafka:after", 1)],
     "others": [
         ("dedup:after", 0),
@@ -93,7 +94,8 @@ DEATHS = {
 
 @pytest.fixture(
     params=[
-        "embedded-some",
+        "embedded-one",
+        pytest.param("embedded-some", marks=pytest.mark.slow),
         pytest.param("embedded-others", marks=pytest.mark.soak),
         pytest.param("apache-some", marks=pytest.mark.soak),
         pytest.param("apache-others", marks=pytest.mark.soak),
@@ -180,7 +182,6 @@ def run_driver(definition: Path, *point: str) -> subprocess.CompletedProcess[str
     )
 
 
-@pytest.mark.slow
 def test_whatever_step_the_driver_dies_in_every_record_is_everywhere_once(
     where_and_when: list[str], bootstrap: str, postgres: Postgres, spark: SparkSession, tmp_path: Path
 ) -> None:

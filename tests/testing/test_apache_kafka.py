@@ -23,6 +23,7 @@ def kafka() -> Iterator[ApacheKafka]:
         yield running
 
 
+@pytest.mark.slow
 def test_a_client_writes_and_reads(kafka: ApacheKafka) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     producer.produce("letters", value=b"hello", partition=0)

@@ -156,6 +156,7 @@ def test_what_cannot_be_is_refused() -> None:
 # ------------------------------------------------------------------------------------------ Apache Kafka
 
 
+@pytest.mark.slow
 @pytest.mark.apache
 def test_it_stands_before_apache_kafka() -> None:
     """By `advertised.listeners`: nobody finds Kafka's own port."""

@@ -146,6 +146,7 @@ def _count(effects: Path) -> int:
             return 0
 
 
+@pytest.mark.slow_variants("apache")
 def test_random_kills_lose_and_repeat_nothing(kafka: Kafka, tmp_path: Path) -> None:
     """E6 under SIGKILL at any moment: twenty times on our cluster, some times on Apache Kafka."""
     kills_at_random(kafka, tmp_path / "effects.db", 20 if kafka.name == "embedded" else 5, seed=7)

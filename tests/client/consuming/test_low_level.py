@@ -61,6 +61,7 @@ def test_places_that_cannot_be_are_refused_and_harm_nothing(embedded: Kafka) -> 
         assert [record.value for record in consumer.poll(30)] == values(1)
 
 
+@pytest.mark.slow_variants("apache")
 def test_seek_and_rewind_go_anywhere(kafka: Kafka) -> None:
     topic = written(kafka, 40)
     zero = TopicPartition(topic, 0)
@@ -168,6 +169,7 @@ def test_a_handler_may_follow_an_iteration(embedded: Kafka, is_kept: bool) -> No
     assert consumer.counters.handled == 40
 
 
+@pytest.mark.slow_variants("apache")
 def test_committing_in_an_iteration_takes_none_of_what_comes(kafka: Kafka) -> None:
     """What was handed out is committed, and nothing behind it."""
     topic = written(kafka, 40)

@@ -69,6 +69,7 @@ def member_of(
     return Member(consumer, handler)
 
 
+@pytest.mark.slow_variants("apache")
 @pytest.mark.parametrize(
     ("protocol", "semantics"),
     [(protocol, "at-least-once") for protocol in PROTOCOLS] + [("eager", "at-most-once")],

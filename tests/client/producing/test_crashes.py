@@ -79,6 +79,7 @@ def check_reported(folder: Path, records: list[Spooled]) -> None:
     assert len(set(found) - expected) <= GROUP * (1 + max((run for run, _ in found), default=0))
 
 
+@pytest.mark.slow_variants("apache")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_producer_that_dies_at_the_worst_moment(kafka: Kafka, tmp_path: Path, moment: str) -> None:
     """C6: whatever the dead process had come to, the next one goes on without loss or duplicate."""

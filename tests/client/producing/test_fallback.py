@@ -106,6 +106,7 @@ def test_c6_after_a_crash_the_spool_repeats_the_same_identities(kafka: Kafka, tm
     assert max(Counter(each.identity for each in found).values()) == 2
 
 
+@pytest.mark.slow_variants("apache")
 def test_a_full_spool_is_an_error_to_the_caller(kafka: Kafka, tmp_path: Path) -> None:
     """Never a silent drop: send() raises, and what had been taken says what became of it."""
     topic = new_topic(kafka)
@@ -142,6 +143,7 @@ def test_a_record_that_is_refused_for_ever_does_not_fall_back(kafka: Kafka, tmp_
     assert values(read_all(kafka, small)) == [b"0"]
 
 
+@pytest.mark.slow_variants("apache")
 def test_a_restart_during_an_outage_still_knows_the_topics(kafka: Kafka, tmp_path: Path) -> None:
     topic = new_topic(kafka, 3)
     options: dict[str, Any] = {"spool": tmp_path / "spool", "spool_mode": "always", **SOON}

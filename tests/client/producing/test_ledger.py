@@ -33,6 +33,7 @@ from tests.client.producing.sending import (
 RECORD = Spooled(7, b"8 bytes.", "orders", 2, 5, 1_700_000_000_000, b"key", b"value", ())
 
 
+@pytest.mark.slow_variants("apache")
 def test_an_idle_producer_commits_its_registers_again(kafka: Kafka, tmp_path: Path) -> None:
     """What was deleted behind its back is back after the next time."""
     topic = new_topic(kafka)

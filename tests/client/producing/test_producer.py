@@ -470,6 +470,7 @@ def _librdkafka_threads() -> set[str]:
     return found
 
 
+@pytest.mark.slow_variants("apache")
 @pytest.mark.parametrize("spool_mode", [None, "fallback"])
 def test_a_close_in_an_outage_tells_the_fate_of_every_record(
     kafka: Kafka, tmp_path: Path, spool_mode: str | None

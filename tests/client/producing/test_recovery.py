@@ -75,6 +75,7 @@ def check_refused(kafka: Kafka, folder: Path, source: str, topic: str) -> None:
     assert len(read_all(kafka, topic, committed=False)) == before
 
 
+@pytest.mark.slow_variants("apache")
 @pytest.mark.parametrize("lost", ["offsets", "ledger"])
 def test_a_position_that_is_gone_is_an_error_and_is_found_again_in_the_topics(
     kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
@@ -117,6 +118,7 @@ def test_a_position_that_went_back_is_an_error_too(embedded: Kafka, tmp_path: Pa
     check_sent(embedded, tmp_path, source)
 
 
+@pytest.mark.slow_variants("apache")
 def test_what_a_dead_process_did_not_commit_proves_nothing(kafka: Kafka, tmp_path: Path) -> None:
     """Aborted copies stay in the log: whoever recovers must not take them for records."""
     topic = new_topic(kafka, 3)

@@ -65,6 +65,7 @@ def test_wanted_records_are_sent_as_they_were(kafka: Kafka, spool: Path) -> None
     assert (seal.reason, seal.intervals) == ("repaired", resent.found[incarnation])
 
 
+@pytest.mark.slow_variants("apache")
 def test_nothing_wanted_sends_nothing(kafka: Kafka, spool: Path) -> None:
     topic = new_topic(kafka, 2)
     incarnation = fill(spool, topic, topic, 4)

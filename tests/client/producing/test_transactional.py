@@ -271,6 +271,7 @@ def test_a_record_that_no_producer_could_send_is_refused_at_once(embedded: Kafka
 # ------------------------------------------------------------------------------ answers that got lost
 
 
+@pytest.mark.slow_variants("apache")
 @pytest.mark.parametrize("has_happened", [True, False], ids=["committed", "not-committed"])
 def test_after_an_unanswered_commit_a_new_producer_reads_what_is_true(
     kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_happened: bool
@@ -303,6 +304,7 @@ def test_after_an_unanswered_commit_a_new_producer_reads_what_is_true(
     check_sent(kafka, tmp_path, source)
 
 
+@pytest.mark.slow_variants("apache")
 def test_a_claim_that_was_not_ended_is_not_waited_for(
     kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

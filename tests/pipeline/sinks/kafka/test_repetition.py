@@ -46,6 +46,7 @@ def test_a_batch_that_is_repeated_by_hand_writes_nothing(new_case: NewCase, task
     assert case.written() == list(range(4_000))
 
 
+@pytest.mark.slow_variants("apache", 2)
 @pytest.mark.parametrize(
     ("output", "tasks"),
     [
