@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from gapless.testing.apache_kafka import ApacheKafka
 from gapless.testing.postgres import Postgres
@@ -19,6 +20,21 @@ from gapless.testing.redis import Redis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+KEEPS_RECORDS_OF_ANY_AGE = {"log.retention.ms": "-1"}
+"""A broker setting for every cluster that tests share.
+
+Many tests write records with timestamps of years ago. By default a broker checks every five minutes for
+segments whose records are all older than a week, and deletes them. If it does so between the writes and the
+reads of a test, the test fails. Tests of retention create topics with their own `retention.ms`.
+"""
+
+
+def retention_ms(bootstrap: str, topic: str) -> str:
+    """Return the `retention.ms` that applies to a topic, whether it is the topic's own or the broker's."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    return str(admin.describe_configs([resource])[resource].result(30)["retention.ms"].value)
 
 
 # Spark compiles each query to Java code, which takes longer than the few records of a test need. `make test`
@@ -55,6 +71,7 @@ def apache_of_session() -> Iterator[ApacheBehindProxy]:
             "advertised.listeners": f"PLAINTEXT://{proxy.address(1)}",
             # How often it looks for transactions that have timed out.
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+            **KEEPS_RECORDS_OF_ANY_AGE,
         }
         with ApacheKafka(heap_mb=256, light=True, properties=properties) as node:
             proxy.forward(1, node.bootstrap)

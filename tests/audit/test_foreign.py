@@ -33,7 +33,7 @@ BEGIN_MS = 1_700_000_040_000  # a whole minute
 @pytest.fixture
 def bench(spark: SparkSession, bootstrap: str) -> Bench:
     made = Bench(spark, bootstrap)
-    made.make(made.topic, 2, retention_ms="-1")  # the records' times are of long ago
+    made.make(made.topic, 2)
     return made
 
 
@@ -215,7 +215,7 @@ def windows_of(bench: Bench, sink: str, time: str) -> tuple[list[tuple[Fault, in
 def test_windows_that_the_sinks_own_retention_took_have_expired(bench: Bench) -> None:
     send(bench, [(None, b"x", minute) for minute in range(10) for _ in range(6)])
     copy = f"{bench.topic}-copy"
-    bench.make(copy, retention_ms="-1")
+    bench.make(copy)
     producer = bench.producer()
     for minute in (each for each in range(10) for _ in range(6)):
         if minute != 8:
@@ -233,7 +233,7 @@ def test_windows_that_the_sinks_own_retention_took_have_expired(bench: Bench) ->
 def test_more_windows_than_retention_has_taken_rows_have_not_expired(bench: Bench) -> None:
     send(bench, [(None, b"x", minute) for minute in range(10) for _ in range(6)])
     copy = f"{bench.topic}-copy"
-    bench.make(copy, retention_ms="-1")
+    bench.make(copy)
     producer = bench.producer()
     for minute in (each for each in range(4, 10) for _ in range(6)):
         producer.produce(copy, b"x", timestamp=BEGIN_MS + minute * MINUTE_MS)

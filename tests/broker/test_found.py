@@ -187,10 +187,10 @@ def test_the_limit_of_partitions_holds_for_all_topics_of_a_request(
 def test_many_topics_of_one_name_are_refused_in_no_time(broker: Broker) -> None:
     """Each name was compared with all others: a request of a megabyte took minutes."""
     with unhurt(broker), broker.connect() as client:
-        started = time.monotonic()
+        before_s = broker.cpu_s()
         codes = create_topics(client, *[new_topic("same")] * 25_000)
         assert set(codes) == {ErrorCode.INVALID_REQUEST}
-        assert time.monotonic() - started < 10
+        assert broker.cpu_s() - before_s < 10
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from gapless.cli import run
 from gapless.testing.broker import EmbeddedBroker
-from tests.servers import ApacheBehindProxy
+from tests.servers import KEEPS_RECORDS_OF_ANY_AGE, ApacheBehindProxy
 
 
 class Ran(NamedTuple):
@@ -37,7 +37,7 @@ class NewTopic(Protocol):
 
 @pytest.fixture(scope="session")
 def _embedded_bootstrap() -> Iterator[str]:
-    with EmbeddedBroker() as broker:
+    with EmbeddedBroker(config=KEEPS_RECORDS_OF_ANY_AGE) as broker:
         yield broker.bootstrap
 
 

@@ -91,12 +91,20 @@ def test_it_waits_between_two_looks() -> None:
     def look() -> Report:
         times.append(time.monotonic())
         if len(times) == 3:
-            threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+            os.kill(os.getpid(), signal.SIGINT)
         return report()
 
     watch(look, Page(), every_s=0.2, as_json=False, until_finding=False)
     assert len(times) == 3
     assert times[1] - times[0] >= 0.19
+
+
+def test_an_interruption_ends_the_wait_between_two_looks() -> None:
+    def look() -> Report:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return report()
+
+    watch(look, Page(), every_s=3600, as_json=False, until_finding=False)
 
 
 def test_metrics_are_served() -> None:

@@ -22,7 +22,7 @@ from gapless.client.records import Record
 from gapless.testing.cluster import Cluster
 from gapless.testing.proxy import FaultProxy
 from gapless.testing.quiet import quiet_logger
-from tests.servers import ApacheBehindProxy
+from tests.servers import KEEPS_RECORDS_OF_ANY_AGE, ApacheBehindProxy
 
 PATIENCE_S = 30.0
 _numbers = itertools.count()
@@ -154,6 +154,7 @@ def _embedded_of_session() -> Iterator[Kafka]:
         "broker.session.timeout.ms": "1000",
         "broker.heartbeat.interval.ms": "200",
         "replica.lag.time.max.ms": "1500",
+        **KEEPS_RECORDS_OF_ANY_AGE,
     }
     with Cluster(brokers=3, settings=settings) as cluster:
         yield Kafka("embedded", cluster.bootstrap, cluster, cluster.brokers)

@@ -10,13 +10,14 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gapless.testing.broker import EmbeddedBroker
+from tests.servers import KEEPS_RECORDS_OF_ANY_AGE
 
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
 def bootstrap() -> Iterator[str]:
-    with EmbeddedBroker() as broker:
+    with EmbeddedBroker(config=KEEPS_RECORDS_OF_ANY_AGE) as broker:
         yield broker.bootstrap
 
 

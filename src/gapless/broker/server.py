@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from uuid import uuid4
 
@@ -43,6 +44,8 @@ KEPT_BYTES = 32 * 1024 * 1024
 SWITCH_INTERVAL_S = 0.001
 """How long a thread that comes back from the disk may have to wait for a busy loop."""
 LOOK_FOR_BROKERS_EVERY_S = 0.005
+REPORT_MISSING_BROKERS_EVERY_S = 10.0
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class CannotServe(GaplessError):
@@ -115,7 +118,13 @@ async def _serve(options: Options, announce: Announce) -> None:
         settings = Settings({**cluster_defaults(brokers), **options.settings, "node.id": str(node_id)})
         node = Node(node_id, cluster_id, settings, store, random.SystemRandom())
         shell = Shell(node, store, coordination, _raise_file_limit())
-        await _serve_node(options, shell, listener, address, announce)
+        try:
+            await _serve_node(options, shell, listener, address, announce)
+        finally:
+            # A broker that ends before it serves may have a change of the journal under way. Python's SQLite
+            # module crashes the process if a connection is closed while another thread uses it.
+            await shell.journal.settle()
+            shell.journal.close()
 
 
 async def _serve_node(
@@ -216,8 +225,14 @@ async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 async def _all_there(shell: Shell, cluster_size: int) -> None:
-    while len(shell.node.image.live_brokers()) < cluster_size:  # noqa: ASYNC110 -- it is a matter of an instant
+    """Wait until all brokers have registered, however long it takes; log which ones, if it takes long."""
+    report_at = monotonic() + REPORT_MISSING_BROKERS_EVERY_S
+    while len(present := shell.node.image.live_brokers()) < cluster_size:
         await asyncio.sleep(LOOK_FOR_BROKERS_EVERY_S)
+        if monotonic() > report_at:
+            report_at = monotonic() + REPORT_MISSING_BROKERS_EVERY_S
+            numbers = ", ".join(str(broker.node_id) for broker in present)
+            log.warning("waiting for %d brokers to register; registered are: %s", cluster_size, numbers)
 
 
 def _meet(options: Options) -> Coordination:

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 from gapless.broker import server
 from gapless.broker.server import CannotServe, Options
@@ -30,6 +31,11 @@ RESTART_DELAYS_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 SETTLED_AFTER_S = 30.0
 """... unless it has lived for so long."""
 STOP_TIMEOUT_S = 60.0
+"""A broker that has not stopped by then is killed."""
+REPORT_WAIT_AFTER_S = 10.0
+"""How long the supervisor waits in silence for a broker to start or to stop."""
+_ENDED_AT_START = tuple(-number for number in server.STOP_SIGNALS)
+"""Exit codes of a broker that a signal ended before it had begun: see `_reset_signals`."""
 
 
 @dataclass(slots=True)
@@ -42,12 +48,21 @@ class _Broker:
     news: int = -1
     """The pipe on which it says that it is ready, or why it cannot be."""
     started: float = 0.0
+    report_at: float = 0.0
+    """When the supervisor next logs that this broker is not ready."""
     deaths: int = 0
     restart_at: float | None = None
 
     @property
     def node_id(self) -> int:
         return self.options.node_id or 0
+
+    @property
+    def is_starting(self) -> bool:
+        return self.news >= 0
+
+    def __str__(self) -> str:
+        return f"broker {self.node_id} (process {self.pid})"
 
 
 def run(options: Sequence[Options], *, restart: bool, announce: Callable[[str], None]) -> None:
@@ -80,8 +95,10 @@ class Supervisor:
                 while not self._stopping:
                     self._wait()
             finally:
-                server.forget_ready(self._ready_file)
-                self._stop_all()
+                try:
+                    server.forget_ready(self._ready_file)
+                finally:
+                    self._stop_all()
 
     # ------------------------------------------------------------------------------------------- signals
 
@@ -92,26 +109,39 @@ class Supervisor:
         os.set_blocking(receiver, False)
         os.set_blocking(sender, False)
         signal.set_wakeup_fd(sender)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        for number in (*server.STOP_SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         self._selector.register(receiver, selectors.EVENT_READ)
-        yield
-        signal.set_wakeup_fd(-1)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(-1)
 
     def _wait(self) -> None:
         """Until the next thing happens, and what follows from it."""
         due = [broker.restart_at for broker in self._brokers if broker.restart_at is not None]
+        due += [broker.report_at for broker in self._brokers if broker.is_starting]
         timeout_s = max(0.0, min(due) - time.monotonic()) if due else None
         for key, _ in self._selector.select(timeout_s):
-            if isinstance(key.data, _Broker):
-                self._on_news(key.data)
-            else:
+            if not isinstance(key.data, _Broker):
                 self._on_signals(os.read(key.fd, 4096))
+            elif key.data.news == key.fd:
+                # Otherwise the death of the broker was processed in this loop, and with it its pipe.
+                self._on_news(key.data)
         now = time.monotonic()
+        self._report_slow_starts(now)
         for broker in self._brokers:
             if broker.restart_at is not None and broker.restart_at <= now and not self._stopping:
                 broker.restart_at = None
                 self._start(broker)
+
+    def _report_slow_starts(self, now: float) -> None:
+        """Log which brokers are not ready, at growing intervals: a large recovery takes minutes."""
+        due = [broker for broker in self._brokers if broker.is_starting and broker.report_at <= now]
+        for broker in due:
+            waited_s = now - broker.started
+            broker.report_at = now + waited_s
+            log.warning("%s is not ready after %.0f s", broker, waited_s)
 
     def _on_signals(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers or signal.SIGINT in numbers:
@@ -129,23 +159,28 @@ class Supervisor:
     def _start(self, broker: _Broker) -> None:
         broker.news, says = os.pipe()
         broker.started = time.monotonic()
-        broker.pid = os.fork()
-        if broker.pid == 0:
-            os.close(broker.news)
-            _be(
-                broker.options,
-                says,
-                [self._alive, *(each.news for each in self._brokers if each is not broker)],
-            )
+        broker.report_at = broker.started + REPORT_WAIT_AFTER_S
+        # The new process has this process's signal handlers, which only write to this process's pipe. A
+        # signal that reached it before it has replaced them would be lost, and nothing else would stop it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, server.STOP_SIGNALS)
+        try:
+            broker.pid = os.fork()
+            if broker.pid == 0:
+                os.close(broker.news)
+                _be(
+                    broker.options,
+                    _News(says),
+                    [self._alive, *(each.news for each in self._brokers if each is not broker)],
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, server.STOP_SIGNALS)
         os.close(says)
         self._selector.register(broker.news, selectors.EVENT_READ, broker)
 
     def _on_news(self, broker: _Broker) -> None:
-        line = os.read(broker.news, 65536)
-        self._forget_pipe(broker)
-        if not line:
+        news = self._read_news(broker)
+        if not news:
             return  # it has died; that is told in another way
-        news = json.loads(line)
         if "address" not in news:
             if not self._told:
                 raise CannotServe(f"broker {broker.node_id} cannot start: {news['error']}")
@@ -163,12 +198,9 @@ class Supervisor:
                 log.info("broker %d is back at %s", broker.node_id, broker.address)
 
     def _on_death(self, broker: _Broker, status: int) -> None:
-        code = os.waitstatus_to_exitcode(status)
-        how = (
-            f"was killed by signal {-code}" if code < 0 else f"ended with code {code}" if code else "stopped"
-        )
+        how = _describe_end(os.waitstatus_to_exitcode(status))
         broker.pid = 0
-        if broker.news >= 0:
+        if broker.is_starting:
             self._on_news(broker)
         if not self._told:
             raise CannotServe(f"broker {broker.node_id} {how} before it was ready; what it said is above")
@@ -188,35 +220,57 @@ class Supervisor:
         if not any(each.pid for each in self._brokers):
             raise CannotServe("all brokers have ended")
 
-    def _forget_pipe(self, broker: _Broker) -> None:
+    def _read_news(self, broker: _Broker) -> dict[str, Any]:
+        """Return a broker's only message, or nothing if it has ended without one; close its pipe."""
+        line = os.read(broker.news, 65536)
         self._selector.unregister(broker.news)
         os.close(broker.news)
         broker.news = -1
+        return json.loads(line) if line else {}
 
     def _stop_all(self) -> None:
         """SIGINT: when all go, leadership need not move to and fro."""
         running = [broker for broker in self._brokers if broker.pid]
+        started = time.monotonic()
         for broker in running:
             _signal(broker.pid, signal.SIGINT)
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        failed = []
-        for broker in running:
-            status = _await(broker.pid, deadline)
-            if status != 0:
-                failed.append(str(broker.node_id))
+        codes = {broker.node_id: _await_end(broker, started) for broker in running}
+        failed = {number: code for number, code in codes.items() if code not in (0, *_ENDED_AT_START)}
         if failed and self._stopping:
-            raise CannotServe(f"no clean stop of broker {', '.join(failed)}; what it said is above")
+            for broker in running:
+                error = self._read_news(broker).get("error") if broker.is_starting else None
+                if error is not None:
+                    log.error("broker %d cannot start: %s", broker.node_id, error)
+            how = ", ".join(f"broker {number} {_describe_end(code)}" for number, code in failed.items())
+            raise CannotServe(f"not all brokers stopped cleanly: {how}; what they said is above")
 
 
-def _await(pid: int, deadline: float) -> int:
-    """A process's exit code, after its end by itself or by force."""
+def _await_end(broker: _Broker, since: float) -> int:
+    """Wait until a broker has ended, and return its exit code.
+
+    It gets SIGKILL when STOP_TIMEOUT_S have passed `since` it was told to stop. A process that waits for a
+    broken disk survives even that. Whatever takes long is logged.
+    """
+    report_at, is_killed = since + REPORT_WAIT_AFTER_S, False
     while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
+        ended, status = os.waitpid(broker.pid, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline:
-            _signal(pid, signal.SIGKILL)
+        now = time.monotonic()
+        if not is_killed and now - since > STOP_TIMEOUT_S:
+            log.error("%s has not stopped within %.0f s and is killed", broker, STOP_TIMEOUT_S)
+            _signal(broker.pid, signal.SIGKILL)
+            is_killed = True
+        elif now > report_at:
+            report_at = now + REPORT_WAIT_AFTER_S
+            log.warning("waiting for %s to %s", broker, "end after SIGKILL" if is_killed else "stop")
         time.sleep(0.005)
+
+
+def _describe_end(code: int) -> str:
+    if code < 0:
+        return f"was killed by signal {-code}"
+    return f"ended with code {code}" if code else "stopped"
 
 
 def _signal(pid: int, number: int) -> None:
@@ -233,15 +287,35 @@ def _revival(options: Options) -> str:
     )
 
 
-def _be(options: Options, says: int, others: Sequence[int]) -> None:
+class _News:
+    """A broker's end of the pipe on which the supervisor learns whether it has started."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe: int | None = pipe
+
+    def send(self, **news: str | int) -> bool:
+        """Send the only message, and close the pipe. Return whether the supervisor can receive it."""
+        if self._pipe is None:
+            return False
+        # Its number may soon belong to another file, which must not be taken for this pipe.
+        pipe, self._pipe = self._pipe, None
+        try:
+            os.write(pipe, json.dumps(news).encode())
+        except BrokenPipeError:
+            return False  # the supervisor has ended: the lifeline stops this broker
+        finally:
+            os.close(pipe)
+        return True
+
+
+def _be(options: Options, news: _News, others: Sequence[int]) -> NoReturn:
     """In the new process: be a broker, and nothing of what the parent is."""
     code = 70
     try:
+        _reset_signals()
         for file in others:
             if file >= 0:
                 os.close(file)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for handler in logging.getLogger().handlers:
             handler.setFormatter(
                 logging.Formatter(
@@ -250,15 +324,15 @@ def _be(options: Options, says: int, others: Sequence[int]) -> None:
             )
 
         def ready(address: str, port: int) -> None:
-            os.write(says, json.dumps({"address": address, "port": port}).encode())
-            os.close(says)
+            news.send(address=address, port=port)
 
         try:
             server.run(options, ready)
             code = 0
         except GaplessError as error:
             code = int(error.exit_code)
-            _complain(says, error)
+            if not news.send(error=str(error)):
+                log.error("%s", error)  # noqa: TRY400 -- the line says it all
     except BaseException:
         logging.getLogger("gapless.broker").exception("a bug has ended broker %s", options.node_id)
     finally:
@@ -266,12 +340,16 @@ def _be(options: Options, says: int, others: Sequence[int]) -> None:
         os._exit(code)
 
 
-def _complain(says: int, error: GaplessError) -> None:
-    """To the parent as long as it listens for news, else to whoever reads the log."""
-    try:
-        os.write(says, json.dumps({"error": str(error)}).encode())
-    except OSError:
-        log.error("%s", error)  # noqa: TRY400 -- the line says it all
+def _reset_signals() -> None:
+    """Let a stop signal end this process at once, until `server.run` has its own handlers.
+
+    A broker that has not begun has nothing to hand over or to close. Some of what it does before may take
+    long (it may wait for ZooKeeper), and cannot be interrupted in another way.
+    """
+    signal.set_wakeup_fd(-1)
+    for number in (*server.STOP_SIGNALS, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, server.STOP_SIGNALS)
 
 
 def check(options: Options, brokers: int) -> None:

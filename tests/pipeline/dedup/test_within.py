@@ -16,6 +16,7 @@ from gapless.pipeline.properties import client_properties
 from gapless.pipeline.sections import Source
 from gapless.pipeline.source import COLUMNS, read_source
 from tests.pipeline.dedup.batches import run_batches
+from tests.servers import retention_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,6 +93,10 @@ def test_what_is_equal_is_taken_out_across_batches_and_what_comes_late_is_not(
         run_batches(spark, source, tmp_path, keep, lambda stream: drop_within(stream, by, "10 minutes"))
 
     assert sorted(came, key=str) == sorted(expected, key=str)
+
+
+def test_the_broker_keeps_records_of_any_age(bootstrap: str, topic: str) -> None:
+    assert retention_ms(bootstrap, topic) == "-1"
 
 
 def test_a_column_that_is_not_there_is_told(spark: SparkSession, bootstrap: str, topic: str) -> None:

@@ -37,6 +37,7 @@ from gapless.core.records import MetadataRecord, from_json, to_json
 
 POLL_S = 1.0
 BUSY_TIMEOUT_S = 30.0
+LOCK_POLL_S = 0.002
 CLAIM_TIMEOUT_S = 0.5
 """Others hold a lock for an instant when they look whether its owner lives."""
 
@@ -80,7 +81,7 @@ class SqliteCoordination:
     def _db(self) -> sqlite3.Connection:
         lock = os.open(self._sessions / "creation.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # SQLite does not let several processes begin a file at once
+            self._lock_creation(lock)
             db = sqlite3.connect(
                 self._path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S
             )
@@ -94,6 +95,17 @@ class SqliteCoordination:
         finally:
             os.close(lock)
         return db
+
+    def _lock_creation(self, lock: int) -> None:
+        """Wait for other brokers: SQLite does not let several processes create a file at once."""
+        deadline = time.monotonic() + BUSY_TIMEOUT_S
+        while not _try_lock(lock, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise JournalFailed(
+                    f"cannot open the metadata journal {self._path}: another process has been holding "
+                    f"{self._sessions / 'creation.lock'} for {BUSY_TIMEOUT_S:g} s: stop it (lslocks shows it)"
+                )
+            time.sleep(LOCK_POLL_S)
 
     # -------------------------------------------------------------------------------------- the journal
 
