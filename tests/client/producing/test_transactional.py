@@ -19,6 +19,7 @@ from gapless.client.producing.session import Session
 from gapless.client.producing.transactional import TransactionalSender
 from gapless.client.spool import Spool
 from gapless.errors import GaplessError, UsageError
+from gapless.testing import EmbeddedBroker
 from tests.client.conftest import Kafka, new_topic, read_all, wait_for
 from tests.client.producing.sending import (
     Gate,
@@ -483,7 +484,7 @@ def _fence(kafka: Kafka, source: str) -> None:
 
 
 def test_a_ledger_that_cannot_be_made_is_told_in_one_line(
-    embedded: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gapless.client.formats import LEDGER_TOPIC
     from gapless.client.producing import ledger
@@ -492,12 +493,14 @@ def test_a_ledger_that_cannot_be_made_is_told_in_one_line(
         def result(self) -> None:
             raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not allowed"))
 
-    monkeypatch.setattr(ledger.Ledger, "_exists", lambda _: False)
     monkeypatch.setattr(
         "gapless.client.producing.ledger.AdminClient.create_topics",
         lambda *_, **__: {LEDGER_TOPIC: Refused()},
     )
-    sender = new_sender(embedded, tmp_path, "not-allowed")
-    with pytest.raises(ledger.LedgerMissing, match=r"gapless\.ledger is missing and cannot be made .*allow"):
-        sender.start()
-    sender.close(1)
+    with EmbeddedBroker() as empty:
+        sender = new_sender(empty.bootstrap, tmp_path, "not-allowed")
+        with pytest.raises(
+            ledger.LedgerMissing, match=r"gapless\.ledger is missing and cannot be made .*allow"
+        ):
+            sender.start()
+        sender.close(1)

@@ -54,10 +54,12 @@ def run_batches(
 ) -> None:
     """Micro-batches over what is there; raises what goes wrong in one."""
     failed: list[BaseException] = []
+    done: list[int] = []
 
     def batch(rows: DataFrame, number: int) -> None:
         try:
             on_batch(rows, number)
+            done.append(number)
         except BaseException as error:
             failed.append(error)
             raise
@@ -77,6 +79,7 @@ def run_batches(
         raise
     finally:
         query.stop()
+    assert done, "there was no batch"
 
 
 class MemoryFolder:
