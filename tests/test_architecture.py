@@ -79,6 +79,62 @@ MUST_NOT_MENTION = re.compile(
 )
 
 
+# Tests use public names. These do not, for the reason before them: the file and the name.
+PRIVATE_USES: dict[str, set[str]] = {
+    "a shorter wait, or a smaller piece, than users have": {
+        *("cli/test_topic_is_known.py _KNOWN_S", "pipeline/test_lag.py _PATIENCE_S"),
+        *("pipeline/sinks/kafka/test_checks.py _REQUEST_S", "pipeline/sinks/kafka/test_writer.py _REQUEST_S"),
+        *("pipeline/test_source.py _PATIENCE_S", "pipeline/sinks/postgres/test_copying.py _BYTES_AT_ONCE"),
+        *("storage/conftest.py _RECENT", "storage/conftest.py _LONG_WALK_BYTES"),
+        *("storage/test_model.py _RECENT", "storage/test_model.py _LONG_WALK_BYTES"),
+    },
+    "dies, hangs or loses an answer at a moment that nobody can hit from outside": {
+        *("client/processes/produce.py _producer", "client/producing/sending.py _producer"),
+        *("client/producing/test_transactional.py _source", "client/stores/test_postgres.py _transaction"),
+        *("client/stores/test_redis.py _step", "client/stores/worker.py _step"),
+        *("client/stores/worker.py _transaction", "pipeline/test_run.py _finish"),
+        *("client/stores/test_sqlite.py _Connection", "pipeline/dedup/test_by_identity.py _Gathering"),
+        *("pipeline/sinks/kafka/mortal.py _begin", "pipeline/sinks/kafka/mortal.py _commit"),
+        *("client/producing/test_producer.py _sender", "client/producing/test_producer.py _upkeep"),
+    },
+    "plays another attempt, or a driver, that has not seen what was committed": {
+        *("pipeline/sinks/postgres/test_writer.py _beginning", "pipeline/sinks/test_delta.py _append"),
+        *("pipeline/sinks/test_delta.py _merge", "simulator/test_clients.py _write"),
+    },
+    "brings about a state of files or machines": {
+        *("core/test_compaction.py _contents", "client/stores/test_transactions.py _connection"),
+        "client/stores/test_servers.py _DEBIAN",
+    },
+    "Spark's workers call it, and nobody else": {
+        *("audit/test_counting.py _runs_of", "audit/test_reading.py _united"),
+    },
+    "two ways to the same result are compared": {"wire/test_batch.py _careful_walk"},
+    "how little is remembered shows nowhere else before there are millions of records": {
+        *("audit/test_following.py _sinks", "audit/test_following.py _there"),
+    },
+    "a library's own, which has no public name for it": {
+        *("broker/nasty.py _attribute", "broker/nasty.py _includes", "wire/made_messages.py _attribute"),
+        *(
+            "wire/made_messages.py _includes",
+            "compat/admins/java.py _fqn",
+            "compat/transactors/aio.py _closed",
+        ),
+        *("compat/admins/java.py _gateway_client", "compat/transactors/aio.py _sender"),
+        *("pipeline/test_class_archive.py _gateway", "pipeline/test_source.py _jdf"),
+        *("simulator/test_campaign.py _condition", "simulator/test_campaign.py _release_save"),
+    },
+    "the test's own": {
+        *("client/producing/sending.py _open", "client/producing/test_recovery.py _messages"),
+    },
+}
+# In spite of their names these are public: of named tuples, of `sys` and `os`, and constants of KafkaError.
+PUBLIC_NAMES = {"_replace", "_asdict", "_fields", "_make", "_getframe", "_exit"}
+OWNERS = {"self", "cls", "KafkaError"}
+REPLACES = {"setattr", "delattr", "getattr", "object", "patch"}
+# What these call raises when it fails, and they need no assertion.
+ONLY_RAISE = {"test_what_depends_on_the_batch_alone_is_allowed"}
+
+
 class Import(NamedTuple):
     """One import statement: `name` is dotted and absolute."""
 
@@ -289,3 +345,71 @@ def test_no_file_names_a_registry_or_a_machine() -> None:
 def test_importing_the_package_imports_none_of_its_parts() -> None:
     show = "import sys, gapless; print([name for name in sys.modules if name.startswith('gapless.')])"
     assert subprocess.run([sys.executable, "-c", show], capture_output=True, check=True).stdout == b"[]\n"
+
+
+# The tests themselves.
+
+
+def files_of_tests() -> list[Path]:
+    return [path for path in project_files() if path.suffix == ".py" and path.is_relative_to(ROOT / "tests")]
+
+
+def called(node: ast.Call) -> str:
+    """The name of what is called, without what it belongs to."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def private_names(path: Path) -> Iterator[str]:
+    """Names with a leading underscore that a file uses of others, also as text in `setattr` and its like."""
+    for node in ast.walk(tree(path)):
+        names: list[str] = []
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+            owner = ast.unparse(node.value)
+            names = [] if owner in OWNERS or owner.startswith("super(") else [node.attr]
+        elif isinstance(node, ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Call) and called(node) in REPLACES:
+            texts = [each.value for each in node.args[:2] if isinstance(each, ast.Constant)]
+            names = [name for text in texts if isinstance(text, str) for name in text.split(".")]
+        yield from (
+            name
+            for name in names
+            if name.startswith("_") and not name.endswith("__") and name not in PUBLIC_NAMES
+        )
+
+
+def test_tests_use_public_names() -> None:
+    """What a test knows of the inside it holds in place, whether or not users need it so."""
+    used = {
+        f"{path.relative_to(ROOT / 'tests').as_posix()} {name}"
+        for path in files_of_tests()
+        for name in private_names(path)
+    }
+    allowed = set().union(*PRIVATE_USES.values())
+    assert used - allowed == set(), "use a public name, or give the reason in PRIVATE_USES"
+    assert allowed - used == set(), "these are gone: take them out of PRIVATE_USES"
+
+
+def test_every_test_can_fail() -> None:
+    """Each has an assertion, or calls something in the tests, of whatever class, that has one or raises."""
+    functions = [
+        node
+        for path in files_of_tests()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    names = {"raises", "fail"}
+    calls_of: dict[ast.AST, set[str]] = {}
+    can_fail: set[ast.AST] = set()
+    for function in functions:
+        nodes = list(ast.walk(function))
+        calls_of[function] = {called(node) for node in nodes if isinstance(node, ast.Call)}
+        if any(isinstance(node, ast.Assert | ast.Raise) for node in nodes):
+            can_fail.add(function)
+            names.add(function.name)
+    while more := {each for each in functions if each not in can_fail and calls_of[each] & names}:
+        can_fail |= more
+        names |= {each.name for each in more}
+    tests = [each for each in functions if each.name.startswith("test_")]
+    assert len(tests) > 2000
+    assert {each.name for each in tests if each not in can_fail} == ONLY_RAISE
