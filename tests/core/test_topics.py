@@ -279,11 +279,10 @@ def test_settings_that_are_kept_are_bounded_and_right(monkeypatch: pytest.Monkey
         return settings.topic_config({"retention.ms": str(number)}, {}, {})
 
     def in_memory() -> int:
-        gc.collect()
         return sum(isinstance(each, TopicConfig) for each in gc.get_objects())
 
     before = in_memory()
     for number in (*range(10, 20), 10):
         assert config(number).retention_ms == number
         assert config(number) is config(number)  # it is remembered
-        assert in_memory() <= before + 3
+    assert 1 <= in_memory() - before <= 3

@@ -72,16 +72,21 @@ def test_the_table_has_sinks_and_the_partitions_that_are_furthest_behind(
 ) -> None:
     for name, value in {"TTY_COMPATIBLE": "1", "NO_COLOR": "1", "COLUMNS": "80", "LINES": "100"}.items():
         monkeypatch.setenv(name, value)
-    view = LiveView("orders")
-    view.start()
-    try:
-        view.batch(progress(0, partitions=MOST_PARTITIONS + 5))
-        view.batch(progress(1, partitions=MOST_PARTITIONS + 5, duplicates=4))
-    finally:
+
+    def shown(*batches: Progress) -> str:
+        """The last picture of a view that is told of these."""
+        view = LiveView("orders")
+        view.start()
+        for each in batches:
+            view.batch(each)
         view.stop()
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
-    assert "waiting for records" in shown.partition("→ clean")[0]
-    text = shown[shown.rindex("orders ") :]  # the last picture
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+        return text[text.rindex("orders ") :]
+
+    assert "waiting for records" in shown()
+    text = shown(
+        progress(0, partitions=MOST_PARTITIONS + 5), progress(1, partitions=MOST_PARTITIONS + 5, duplicates=4)
+    )
     for words in ("orders ", "records/s", "batches/s", "→ clean", "1,990", "duplicates", "dead letters", "6"):
         assert words in text
     assert "orders-24" in text
