@@ -103,7 +103,7 @@ PRIVATE_USES: dict[str, set[str]] = {
     },
     "brings about a state of files or machines": {
         *("core/test_compaction.py _contents", "client/stores/test_transactions.py _connection"),
-        "client/stores/test_servers.py _DEBIAN",
+        *("client/stores/test_servers.py _DEBIAN", "cluster/test_growth.py _members"),
     },
     "Spark's workers call it, and nobody else": {
         *("audit/test_counting.py _runs_of", "audit/test_reading.py _united"),

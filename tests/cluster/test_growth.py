@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -64,31 +63,25 @@ def leaders(cluster: Cluster) -> set[int]:
     return {cluster.leader("moved", each) for each in range(PARTITIONS)}
 
 
-@contextmanager
-def joined(folder: Path, number: int) -> Iterator[None]:
+def joined(cluster: Cluster, folder: Path, number: int) -> Member:
     """One more broker, which joins the cluster's folder."""
     (port,) = free_ports(1)
-    member = Member(number, port, folder, advertised=f"{HOST}:{port}", cluster_size=number, settings=SETTINGS)
-    try:
-        member.start()
-        yield
-    finally:
-        member.kill()
-        member.close()
+    advertised = f"{HOST}:{port}"
+    member = Member(number, port, folder, advertised=advertised, cluster_size=number, settings=SETTINGS)
+    member.start()
+    cluster._members[number] = member
+    return member
 
 
 def test_a6_a_broker_joins_and_takes_over_partitions_while_clients_run(tmp_path: Path) -> None:
     """A6: moved with the command line, away from broker 1, which then leads nothing of it."""
-    with (
-        Cluster(brokers=3, settings=SETTINGS, proxy=False, folder=tmp_path) as cluster,
-        ExitStack() as newcomers,
-    ):
+    with Cluster(brokers=3, settings=SETTINGS, proxy=False, folder=tmp_path) as cluster:
         cluster.create_topic("moved", PARTITIONS)
         reader = Reader(cluster, "moved", PARTITIONS)
         reader.start()
         try:
             with Writer(cluster, "moved", PARTITIONS) as writer:
-                newcomers.enter_context(joined(tmp_path, 4))
+                joined(cluster, tmp_path, 4)
                 command = [
                     "topics",
                     "reassign",
