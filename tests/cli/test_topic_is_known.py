@@ -17,7 +17,8 @@ class Slow:
     """An admin whose topics are created at once, and known as its answers say, the last one for ever."""
 
     def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
+        self.asked = 0
+        self._answers = answers
 
     def create_topics(self, topics: list[NewTopic]) -> dict[str, Future[None]]:
         created: Future[None] = Future()
@@ -25,7 +26,8 @@ class Slow:
         return {topic.topic: created for topic in topics}
 
     def list_topics(self, timeout: float) -> Any:
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        answer = self._answers[min(self.asked, len(self._answers) - 1)]
+        self.asked += 1
         if answer is None:
             raise KafkaException("not now")
         return SimpleNamespace(topics=answer)
@@ -40,10 +42,10 @@ def test_it_waits_until_the_topic_is_known(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """At first the broker cannot say, then it does not know the topic, then it knows only the name."""
-    known = [{"orders": SimpleNamespace(partitions=each)} for each in ({}, {0: None, 1: None})]
-    admin = Slow(None, {}, *known)
+    name, whole = ({"orders": SimpleNamespace(partitions=each)} for each in ({}, {0: None, 1: None}))
+    admin = Slow(None, {}, name, whole)
     create_orders(admin, monkeypatch)
-    assert admin.answers == known[1:]
+    assert admin.asked == 4
     assert capsys.readouterr().out == "created orders with 2 partitions\n"
 
 
