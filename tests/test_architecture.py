@@ -79,16 +79,16 @@ MUST_NOT_MENTION = re.compile(
 )
 
 
-# Tests use public names. These do not, for the reason before them: the file and the name.
+# Private names that tests use, by reason. Each entry is a file below tests/ and a name.
 PRIVATE_USES: dict[str, set[str]] = {
-    "a shorter wait, or a smaller piece, than users have": {
+    "a timeout or a size that users cannot set, made smaller": {
         *("cli/test_topic_is_known.py _KNOWN_S", "pipeline/test_lag.py _PATIENCE_S"),
         *("pipeline/sinks/kafka/test_checks.py _REQUEST_S", "pipeline/sinks/kafka/test_writer.py _REQUEST_S"),
         *("pipeline/test_source.py _PATIENCE_S", "pipeline/sinks/postgres/test_copying.py _BYTES_AT_ONCE"),
         *("storage/conftest.py _RECENT", "storage/conftest.py _LONG_WALK_BYTES"),
         *("storage/test_model.py _RECENT", "storage/test_model.py _LONG_WALK_BYTES"),
     },
-    "dies, hangs or loses an answer at a moment that nobody can hit from outside": {
+    "a fault at a moment that cannot be reached from outside: a death, a hang, a lost answer": {
         *("client/processes/produce.py _producer", "client/producing/sending.py _producer"),
         *("client/producing/test_transactional.py _source", "client/stores/test_postgres.py _transaction"),
         *("client/stores/test_redis.py _step", "client/stores/worker.py _step"),
@@ -97,22 +97,22 @@ PRIVATE_USES: dict[str, set[str]] = {
         *("pipeline/sinks/kafka/mortal.py _begin", "pipeline/sinks/kafka/mortal.py _commit"),
         *("client/producing/test_producer.py _sender", "client/producing/test_producer.py _upkeep"),
     },
-    "plays another attempt, or a driver, that has not seen what was committed": {
+    "an attempt or a broker that ignores what was committed": {
         *("pipeline/sinks/postgres/test_writer.py _beginning", "pipeline/sinks/test_delta.py _append"),
         *("pipeline/sinks/test_delta.py _merge", "simulator/test_clients.py _write"),
     },
-    "brings about a state of files or machines": {
+    "a state of files, servers or machines for which no public function exists": {
         *("core/test_compaction.py _contents", "client/stores/test_transactions.py _connection"),
         *("client/stores/test_servers.py _DEBIAN", "cluster/test_growth.py _members"),
     },
-    "Spark's workers call it, and nobody else": {
+    "a function that only Spark calls, on its workers": {
         *("audit/test_counting.py _runs_of", "audit/test_reading.py _united"),
     },
-    "two ways to the same result are compared": {"wire/test_batch.py _careful_walk"},
-    "how little is remembered shows nowhere else before there are millions of records": {
+    "the reference implementation that a fast one is compared with": {"wire/test_batch.py _careful_walk"},
+    "memory use, which would take millions of records to measure": {
         *("audit/test_following.py _sinks", "audit/test_following.py _there"),
     },
-    "a library's own, which has no public name for it": {
+    "a private name of a library that offers no public one": {
         *("broker/nasty.py _attribute", "broker/nasty.py _includes", "wire/made_messages.py _attribute"),
         *(
             "wire/made_messages.py _includes",
@@ -123,15 +123,15 @@ PRIVATE_USES: dict[str, set[str]] = {
         *("pipeline/test_class_archive.py _gateway", "pipeline/test_source.py _jdf"),
         *("simulator/test_campaign.py _condition", "simulator/test_campaign.py _release_save"),
     },
-    "the test's own": {
+    "a private name of the test's own class": {
         *("client/producing/sending.py _open", "client/producing/test_recovery.py _messages"),
     },
 }
-# In spite of their names these are public: of named tuples, of `sys` and `os`, and constants of KafkaError.
+# Documented names of namedtuple, sys and os that begin with an underscore.
 PUBLIC_NAMES = {"_replace", "_asdict", "_fields", "_make", "_getframe", "_exit"}
 OWNERS = {"self", "cls", "KafkaError"}
 REPLACES = {"setattr", "delattr", "getattr", "object", "patch"}
-# What these call raises when it fails, and they need no assertion.
+# Tests without assertions. They fail when the product function that they call raises.
 ONLY_RAISE = {"test_what_depends_on_the_batch_alone_is_allowed"}
 
 
@@ -240,7 +240,7 @@ def reachable(part: str) -> dict[str, str]:
     found = dict.fromkeys(waiting, "")
     while waiting:
         for step, target in own_imports(by_name[waiting.pop()]):
-            # `from .a import b` may name a module or something in it; importing it runs all its packages.
+            # `b` in `from .a import b` is a module or a name in one. Importing a module runs its packages.
             parts = target.split(".")
             for name in (".".join(parts[:length]) for length in range(1, len(parts) + 1)):
                 if name in by_name and name not in found:
@@ -251,7 +251,7 @@ def reachable(part: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("part", ["client", "pipeline", "audit"])
 def test_what_runs_against_any_kafka_knows_nothing_of_the_broker(part: str) -> None:
-    """Also through other parts, and whatever `MAY_IMPORT` says."""
+    """Follow the imports themselves, through all parts, instead of trusting `MAY_IMPORT`."""
     broker = {"core", "storage", "broker", "testing", "simulator", "cli"}
     found = reachable(part)
     assert part in found
@@ -355,12 +355,12 @@ def files_of_tests() -> list[Path]:
 
 
 def called(node: ast.Call) -> str:
-    """The name of what is called, without what it belongs to."""
+    """Return the name of the called function or method."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def private_names(path: Path) -> Iterator[str]:
-    """Names with a leading underscore that a file uses of others, also as text in `setattr` and its like."""
+    """Yield private names of other objects that a file uses, also as text in `setattr` and `patch`."""
     for node in ast.walk(tree(path)):
         names: list[str] = []
         if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
@@ -379,7 +379,7 @@ def private_names(path: Path) -> Iterator[str]:
 
 
 def test_tests_use_public_names() -> None:
-    """What a test knows of the inside it holds in place, whether or not users need it so."""
+    """A test of a private name fails when the implementation changes and the behaviour does not."""
     used = {
         f"{path.relative_to(ROOT / 'tests').as_posix()} {name}"
         for path in files_of_tests()
@@ -387,11 +387,14 @@ def test_tests_use_public_names() -> None:
     }
     allowed = set().union(*PRIVATE_USES.values())
     assert used - allowed == set(), "use a public name, or give the reason in PRIVATE_USES"
-    assert allowed - used == set(), "these are gone: take them out of PRIVATE_USES"
+    assert allowed - used == set(), "no longer used: remove them from PRIVATE_USES"
 
 
 def test_every_test_can_fail() -> None:
-    """Each has an assertion, or calls something in the tests, of whatever class, that has one or raises."""
+    """Each test asserts or raises, or calls a function that does and is defined in tests.
+
+    Functions are matched by name only.
+    """
     functions = [
         node
         for path in files_of_tests()

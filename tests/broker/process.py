@@ -93,14 +93,14 @@ class Broker(EmbeddedBroker):
         return body.decode()
 
     def interrupt_and_tell(self) -> int:
-        """SIGINT, as Ctrl-C sends it; the exit code."""
+        """Send SIGINT, as Ctrl-C does, and return the exit code."""
         process = self._process
         if process is None:
             raise AssertionError("the broker does not run")
         process.signal(signal.SIGINT)
-        wait_until(lambda: not process.running(), "it ends by itself", self.last_words)
+        wait_until(lambda: not process.running(), "the broker exits", self.last_words)
         self._process = None
-        return process.kill()  # nothing is left to kill: its exit code
+        return process.kill()  # The process has ended: this returns its exit code.
 
     def stop_and_tell(self) -> int:
         """SIGTERM; the exit code."""

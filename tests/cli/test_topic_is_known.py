@@ -14,7 +14,7 @@ from gapless.cli.topics import create
 
 
 class Slow:
-    """An admin whose topics are created at once, and known as its answers say, the last one for ever."""
+    """An admin client. It creates topics at once and lists the given answers; the last one repeats."""
 
     def __init__(self, *answers: Any) -> None:
         self.asked = 0
@@ -41,7 +41,7 @@ def create_orders(admin: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_waits_until_the_topic_is_known(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At first the broker cannot say, then it does not know the topic, then it knows only the name."""
+    """The broker first fails, then lacks the topic, then has the topic without partitions."""
     name, whole = ({"orders": SimpleNamespace(partitions=each)} for each in ({}, {0: None, 1: None}))
     admin = Slow(None, {}, name, whole)
     create_orders(admin, monkeypatch)

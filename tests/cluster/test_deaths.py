@@ -69,7 +69,7 @@ def test_c3_a_leader_killed_before_its_acknowledgement_doubles_the_batch_without
     """
     topic = f"resent-{'idempotent' if idempotence else 'plain'}-{followers_with_it}"
     gapless_cluster.create_topic(topic, PARTITIONS)
-    # A broker that the controller cannot reach would be fenced as hung: the controller is the other follower.
+    # The controller would fence a broker that it cannot reach, so no link to the controller is cut.
     controller = gapless_cluster.controller()
     place = next(index for index in range(PARTITIONS) if gapless_cluster.leader(topic, index) != controller)
     leader = gapless_cluster.leader(topic, place)

@@ -284,5 +284,5 @@ def test_settings_that_are_kept_are_bounded_and_right(monkeypatch: pytest.Monkey
     before = in_memory()
     for number in (*range(10, 20), 10):
         assert config(number).retention_ms == number
-        assert config(number) is config(number)  # it is remembered
+        assert config(number) is config(number)  # cached
     assert 1 <= in_memory() - before <= 3

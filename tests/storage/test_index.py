@@ -36,10 +36,10 @@ def entries(path: Path, layout: str) -> list[tuple[int, int]]:
 
 
 def open_files(store: FileLogStore) -> list[Path]:
-    """What this process has open of a store's files."""
+    """Return the files of a store that this process has open."""
     found = []
     for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the one that lists the folder
+        with suppress(FileNotFoundError):  # The descriptor that lists the folder is closed by now.
             found.append(descriptor.readlink())
     return [each for each in found if each.is_relative_to(store.location)]
 
@@ -131,7 +131,7 @@ def test_an_index_that_a_crash_left_short_is_completed(store: FileLogStore, tmp_
     log = open_log(store, DENSE)
     fill(log, 100)
     crashes = []
-    for number in range(12):  # entries are written three at a time, so some crashes find some in memory only
+    for number in range(12):  # The index is written three entries at a time.
         append_one(log, (1000 + log.end_offset,))
         crashes.append(crashed_copy(store, tmp_path / f"crashed-{number}"))
     was_short = []
@@ -145,8 +145,8 @@ def test_an_index_that_a_crash_left_short_is_completed(store: FileLogStore, tmp_
         if crash == crashes[-1]:
             store.close_cleanly()
             for suffix in (".index", ".timeindex"):
-                mended = log_file(again, suffix=suffix).read_bytes()
-                assert mended == log_file(store, suffix=suffix).read_bytes()
+                repaired = log_file(again, suffix=suffix).read_bytes()
+                assert repaired == log_file(store, suffix=suffix).read_bytes()
     assert any(was_short)
 
 
@@ -168,7 +168,7 @@ def test_looking_up_costs_the_same_at_every_size(store: FileLogStore) -> None:
         log.read(1, 1, count, at_least_one=True)  # the table of blocks is read once
         cost = set()
         for offset in range(count // 10, count - count // 10, count // 50):
-            # The block that was read last is remembered: let it be another one.
+            # The index caches the block that it read last: make that another one.
             log.read(100 if offset > count // 2 else count * 3 // 4, 1, count, at_least_one=True)
             before = log.probes.snapshot()
             log.read(offset, 1, count, at_least_one=True)

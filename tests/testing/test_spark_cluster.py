@@ -15,10 +15,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 def servers_in(folder: Path) -> dict[str, set[int]]:
-    """The processes of masters and workers whose output goes to a file below a folder."""
+    """Return the pids of masters and workers that log to a file in a folder, by kind."""
     found: dict[str, set[int]] = {"Master": set(), "Worker": set()}
     for process in Path("/proc").iterdir():
-        with suppress(OSError):  # no process, somebody else's, or it has just ended
+        with suppress(OSError):  # Not a process, another user's process, or one that has just ended.
             command = (process / "cmdline").read_text()
             kind = next((each for each in found if f"org.apache.spark.deploy.{each.lower()}." in command), "")
             if kind and (process / "fd" / "1").resolve().is_relative_to(folder):

@@ -74,7 +74,7 @@ def test_the_table_has_sinks_and_the_partitions_that_are_furthest_behind(
         monkeypatch.setenv(name, value)
 
     def shown(*batches: Progress) -> str:
-        """The last picture of a view that is told of these."""
+        """Return what a view shows at the end of these batches."""
         view = LiveView("orders")
         view.start()
         for each in batches:

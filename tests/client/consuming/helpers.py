@@ -111,7 +111,7 @@ def running(module: str, **job: Any) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def member_ids(kafka: Kafka, group: str) -> list[str]:
-    """The members of a group, as the cluster knows them. One that was thrown out returns under a new id."""
+    """Return the ids of a group's members. A member that was removed rejoins with a new id."""
     found = kafka.admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
     return sorted(member.member_id for member in found.members)
 

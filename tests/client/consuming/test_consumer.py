@@ -103,7 +103,7 @@ def test_iterating_at_most_once_repeats_nothing_after_a_break(embedded: Kafka) -
 
 
 def test_a_slow_handler_keeps_its_membership_and_memory_stays_bounded(embedded: Kafka) -> None:
-    """A handler takes longer than max.poll.interval.ms: its consumer stays the same member of the group."""
+    """A handler outlasts max.poll.interval.ms, and its consumer remains the same member of the group."""
     topic = new_topic(embedded)
     write(embedded.bootstrap, topic, 1000, padding=20_000)
     consumer = consumer_of(
@@ -135,7 +135,7 @@ def test_a_slow_handler_keeps_its_membership_and_memory_stays_bounded(embedded: 
     assert seen == values(1000)
     assert members == [members[0]] * 3
     assert len(members[0]) == 1
-    assert peak_bytes < 3_500_000  # all records are 20 MB, and those that may wait 1 MB
+    assert peak_bytes < 3_500_000  # All records are 20 MB, the queue holds 1 MB.
 
 
 def test_stop_ends_a_run_from_another_thread_after_what_is_begun(kafka: Kafka) -> None:

@@ -135,7 +135,7 @@ def test_a_handler_that_outlasts_the_handover_is_not_run_beside_itself(
         at_work[record.partition] -= 1
 
     seen: set[Any] = set()
-    # Half of max.poll.interval.ms is how long the handover waits for the handler.
+    # A revocation waits for the handler for half of max.poll.interval.ms.
     hurried = {"session.timeout.ms": 6000, "max.poll.interval.ms": 6000}
     first = member_of(embedded, topic, protocol, handle, hurried, batch_records=1, workers=2)
     wait_for(lambda: at_work[0] == 1 and len(seen) >= 23, "a handler hangs")

@@ -24,7 +24,7 @@ class Transactional(NoStore):
 
 
 def settings_of(**given: Any) -> Settings:
-    """With the defaults of `Consumer`."""
+    """Return the settings of a consumer with these arguments and the defaults of `Consumer`."""
     parameters = inspect.signature(Consumer).parameters.values()
     defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
     return settle("localhost:1", **{**defaults, "group": "g", "topics": "t", **given})

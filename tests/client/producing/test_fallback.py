@@ -46,7 +46,7 @@ def each_once(count: int) -> list[bytes]:
 
 
 def unsent(folder: Path) -> int:
-    """How many records a spool has that the cluster is not known to have."""
+    """Return how many records of a spool are not noted as sent."""
     return status(folder).unsent
 
 
@@ -240,7 +240,8 @@ def test_closing_does_not_wait_for_who_waits_for_room_in_the_spool(embedded: Kaf
     with embedded.outage():
         sending.start()
         wait_for(
-            lambda: unsent(tmp_path / "spool") and time.monotonic() - taken[-1] > 0.5, "it waits for room"
+            lambda: unsent(tmp_path / "spool") and time.monotonic() - taken[-1] > 0.5,
+            "the sender waits for room",
         )
         closing.start()
         closing.join(20)
@@ -278,7 +279,7 @@ def test_a_record_that_the_disk_refuses_during_an_outage_is_told_of_at_once(
 
 
 class _HangingDisk(FaultyDisk):
-    """Once it is full it refuses writes, but only when it is told to go on."""
+    """After `fill` it refuses writes, but only once `go_on` is set."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -278,7 +278,7 @@ FELL_BACK = b"fell back"
 
 @contextmanager
 def falling_back(kafka: Kafka, producer: Producer, topic: str, folder: Path) -> Iterator[None]:
-    """An outage in which one record has fallen back, so all behind it go to the spool."""
+    """An outage. One record has fallen back to the spool, so all later records go there too."""
     with kafka.outage():
         producer.send(topic, FELL_BACK, partition=0)
         wait_for(lambda: status(folder).unsent == 1, "a record has fallen back")
@@ -425,7 +425,7 @@ def test_records_without_a_key_reach_all_partitions(
     embedded: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spool_mode: Any
 ) -> None:
     """However few they are, and also when all go to the spool."""
-    monkeypatch.setattr(partitions, "RUN_S", -1.0)  # a run is over when somebody looks
+    monkeypatch.setattr(partitions, "RUN_S", -1.0)  # Every check finds that the run is over.
     topic = new_topic(embedded, 3)
     options: dict[str, Any] = {} if spool_mode is None else {"spool": tmp_path, "spool_mode": spool_mode}
     if spool_mode == "fallback":

@@ -69,7 +69,7 @@ def test_a_receipt_that_was_awaited_is_not_kept(settles_later: bool) -> None:
 
     def settle(receipt: weakref.ref[Receipt]) -> None:
         found = receipt()
-        assert found is not None, "what a task waits for must live"
+        assert found is not None, "a receipt must live while a task awaits it"
         found.settle(None)
         settled.set()
 
@@ -119,7 +119,7 @@ def test_settling_and_waiting_at_the_same_moment_misses_nobody() -> None:
 
 
 def test_callbacks_and_chores_do_not_wait_for_another_thread_that_polls() -> None:
-    """As one does that is in flush(). A poll takes 50 ms: who waited for it could never be quicker."""
+    """Such as a thread in flush(). A poll takes 50 ms: a callback that waited for one would be later."""
     told, chores = threading.Semaphore(0), threading.Semaphore(0)
     took_s: list[float] = []
     poller = Poller({"bootstrap.servers": "127.0.0.1:1"}, "held", chores.release)
@@ -128,7 +128,7 @@ def test_callbacks_and_chores_do_not_wait_for_another_thread_that_polls() -> Non
         for number in range(20):
             while chores.acquire(blocking=False):
                 pass
-            assert chores.acquire(timeout=10.0)  # the thread has just begun another turn
+            assert chores.acquire(timeout=10.0)  # The thread has just begun another turn.
             began = time.monotonic()
             receipt = Receipt(STREAM, number, lambda _error, _receipt: told.release())
             receipt.settle(None)

@@ -194,9 +194,9 @@ def test_forgotten_receipts_take_no_memory_in_an_outage(embedded: Kafka, tmp_pat
             for _ in range(3):
                 with pytest.raises(StillWaiting):
                     held.wait(0.05)
-                gc.collect()  # of the exception, whose traceback knows the receipt
+                gc.collect()  # The traceback of the exception refers to the receipt.
                 references.append(sys.getrefcount(held))
-            assert len(set(references)) == 1  # who waits again is not remembered twice
+            assert len(set(references)) == 1  # Waiting again does not register the receipt again.
         held.wait(30)
     check_sent(embedded, tmp_path, f"{topic}-forgotten")
 

@@ -291,7 +291,7 @@ def test_opening_reads_none_of_the_older_segments(tmp_path: Path) -> None:
     older = {path: path.read_bytes() for path in segments(tmp_path)[:-1]}
     assert len(older) >= 9
     for path, content in older.items():
-        path.write_bytes(bytes(len(content)))  # who read it would take it for damaged
+        path.write_bytes(bytes(len(content)))  # Reading it would raise SpoolDamaged.
     with open_spool(tmp_path, segment_bytes=10_000) as spool:
         assert spool.next_sequence("orders", 0) == 100
         with pytest.raises(SpoolDamaged):

@@ -163,7 +163,7 @@ def test_strangers_that_call_themselves_replicas_leave_nothing_behind() -> None:
 
 
 def count_sessions() -> int:
-    """The sessions of all worlds that are in memory."""
+    """Return how many follower sessions are in memory, over all worlds."""
     gc.collect()
     return sum(isinstance(each, ReplicaSession) for each in gc.get_objects())
 

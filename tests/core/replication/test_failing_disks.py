@@ -163,7 +163,7 @@ def test_a_journal_that_cannot_be_written_is_left_alone_for_a_while() -> None:
     world.journal.held[1] = True
     break_disk(world, 1)
     world.produce(1, "t", batch(b"a"))
-    assert world.hosts[1].proposing is not None, "it wants to hand over"
+    assert world.hosts[1].proposing is not None, "broker 1 has proposed to hand over"
     world.hosts[1].proposing = None
     world.step(1, Refused("the disk is full", retry=False))
     world.journal.held[1] = False

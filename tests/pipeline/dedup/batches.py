@@ -79,7 +79,7 @@ def run_batches(
         raise
     finally:
         query.stop()
-    assert done, "there was no batch"
+    assert done, "Spark ran no batch"
 
 
 class MemoryFolder:

@@ -71,7 +71,7 @@ def numbers(values: range) -> pa.RecordBatch:
 
 
 def write_elsewhere(writer: KafkaWriter, slot: Slot) -> None:
-    """A task in another process, which keeps no producer of this one's."""
+    """Write one batch in another process, which has none of this process's cached producers."""
     writer.write(slot, iter([numbers(range(slot.start, slot.end))]))
 
 
@@ -289,12 +289,12 @@ def test_a_worker_keeps_only_so_many_producers(bootstrap: str, monkeypatch: pyte
     before = librdkafkas()
     for slot in slots:
         stage.writer.write(slot, iter([]))
-    # A slot that is kept has one client or two: a producer, and what reads its marker.
-    wait_until(lambda: librdkafkas() <= before + 2 * 3, "the others have ended")
+    # A cached slot has up to two clients: its producer, and the consumer that reads its marker.
+    wait_until(lambda: librdkafkas() <= before + 2 * 3, "the evicted clients have ended")
 
 
 def librdkafkas() -> int:
-    """How many clients of librdkafka this process has: each has one thread of this name."""
+    """Return how many librdkafka clients this process has: each has one thread of this name."""
     names = [task / "comm" for task in Path("/proc/self/task").iterdir()]
     return sum(each.exists() and each.read_text() == "rdk:main\n" for each in names)
 

@@ -200,7 +200,7 @@ def test_a_commit_survives_although_the_server_would_forget_it(writer: PostgresW
     """A server with synchronous_commit=off may lose commits that it has confirmed; ours it does not."""
     query("ALTER DATABASE postgres SET synchronous_commit = off")
     try:
-        give_up(kept_connection(writer.url, 10))  # it was opened before, and has the old setting
+        give_up(kept_connection(writer.url, 10))  # It was opened with the old setting.
         query("ALTER TABLE out ADD COLUMN setting text DEFAULT current_setting('synchronous_commit')")
         with connect(writer.url) as another:
             assert another.execute("SHOW synchronous_commit").fetchone() == ("off",)
