@@ -47,10 +47,18 @@ def test_b3_c3_d5_a_killed_leader_costs_nothing(gapless_cluster: Cluster) -> Non
 
 
 def test_b3_without_idempotence_a_killed_leader_loses_nothing(gapless_cluster: Cluster) -> None:
+    """B3: the leader dies with records that no follower could copy, and has acknowledged none of them."""
     gapless_cluster.create_topic("plain")
     with Writer(gapless_cluster, "plain", enable_idempotence=False, acks="all") as writer:
         leader = gapless_cluster.leader("plain")
+        for follower in set(EVERYBODY) - {leader}:
+            gapless_cluster.cut(leader, follower)
+        written = writer.written
+        until(
+            gapless_cluster, lambda: writer.written >= written + 20, "the leader has more than its followers"
+        )
         gapless_cluster.kill(leader)
+        gapless_cluster.heal()
         gapless_cluster.wait_until("plain", leader_not=leader)
         writer.wait_for_more()
     assert not writer.refused
