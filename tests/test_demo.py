@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from gapless.cli.demo import view
+from gapless.cli.demo.view import View
 from gapless.demo.children import Child, ChildFailed
 from gapless.demo.faults import Kind, faults_of
 from gapless.demo.scenario import Plan, Progress, Result, Snapshot
@@ -34,18 +33,19 @@ class StruckByCtrlC(subprocess.Popen[str]):
         signal.raise_signal(signal.SIGINT)
 
 
-def ended(child: Child) -> None:
-    assert child._process is not None
-    child._process.wait(30)
-
-
 def test_a_process_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
     child = Child("consumer", "consuming", {"no": "side"}, tmp_path / "log")
     child.start()
-    try:
-        ended(child)
-        with pytest.raises(ChildFailed, match=r"the consumer failed: KeyError: 'side'"):
+    deadline = time.monotonic() + 30
+
+    def check_until_it_fails() -> None:
+        while time.monotonic() < deadline:
             child.check()
+            time.sleep(0.01)
+
+    try:
+        with pytest.raises(ChildFailed, match=r"the consumer failed: KeyError: 'side'"):
+            check_until_it_fails()
     finally:
         child.kill()
     child.check()  # who was killed has not failed
@@ -122,12 +122,29 @@ def snapshot(seconds: float, acknowledged: int) -> Snapshot:
     )
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def last_picture(self) -> str:
+        """Return the last frame before `Live` erased it, without escape sequences."""
+        pictures = re.split(r"(?:\r|\x1b\[1A|\x1b\[2K)+", self.getvalue())
+        shown = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", each) for each in pictures]
+        return next(each for each in reversed(shown) if each.strip())
+
+
 @pytest.mark.parametrize("width", [80, 100, 140])
-def test_the_live_view_shows_brokers_replicas_counts_and_rates(width: int) -> None:
-    shown = io.StringIO()
-    console = Console(file=shown, width=width, force_terminal=False)
-    console.print(view._picture(snapshot(12.0, 800), snapshot(10.0, 400), width))
-    text = shown.getvalue()
+def test_the_live_view_shows_brokers_replicas_counts_and_rates(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"COLUMNS": str(width), "LINES": "60", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with View() as view:
+        view.look(snapshot(10.0, 400))
+        view.look(snapshot(12.0, 800))
+    text = terminal.last_picture()
     for expected in ("● 1", "✗ 2", "● 3", "800", "200/s", "400", "100/s", "17", "3 –", "2 1", "seed 5"):
         assert expected in text
     assert "0 of 5 faults" in text
@@ -141,7 +158,7 @@ def test_the_live_view_shows_brokers_replicas_counts_and_rates(width: int) -> No
 
 
 def test_when_piped_it_says_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
-    seen = view.View()
+    seen = View()
     for step in range(100):
         seen.look(snapshot(step, 10 * step))
     seen.line("SIGKILL for somebody")

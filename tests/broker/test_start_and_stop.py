@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import sqlite3
 import subprocess
@@ -230,11 +229,7 @@ def test_a_stop_under_load_is_clean_and_keeps_what_was_acknowledged(start_broker
 
 
 def test_ctrl_c_stops_cleanly_too(start_broker: BrokerMaker) -> None:
-    broker = start_broker()
-    process = broker._process
-    assert process is not None
-    process.signal(signal.SIGINT)
-    assert process._child.wait(20) == 0
+    assert start_broker().interrupt_and_tell() == 0
 
 
 def test_a_stop_does_not_wait_for_clients(start_broker: BrokerMaker) -> None:

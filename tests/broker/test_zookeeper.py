@@ -24,7 +24,7 @@ from gapless.errors import UsageError
 from gapless.testing.processes import free_row_of_ports
 from gapless.testing.zookeeper import ZooKeeper
 from tests.broker.cluster import Member, Members
-from tests.broker.process import Broker, up, wait_until
+from tests.broker.process import up, wait_until
 from tests.broker.test_cluster_failover import SETTINGS, Writer, create, new_leader, read_all
 from tests.broker.test_cluster_processes import sees, supervised
 
@@ -259,7 +259,7 @@ class FarMember(Member):
 
     def _options(self) -> list[str | Path]:
         own = ["--join", self.place, "--node-id", str(self.node_id), "--cluster-size", "3"]
-        return [*own, *Broker._options(self)]
+        return [*own, *super(Member, self)._options()]
 
 
 class FarMembers(Members):

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 from gapless.testing import Cluster
 from tests.cluster.job import Job, Reader, half_transactions
@@ -135,7 +136,8 @@ class Soak:
     def run(self) -> None:
         """Raises `Failed` with the seed, the faults so far, what was found and what the brokers said."""
         with ExitStack() as held:
-            cluster = held.enter_context(Cluster(BROKERS, settings=SETTINGS))
+            folder = Path(held.enter_context(TemporaryDirectory(prefix="gapless-soak-")))
+            cluster = held.enter_context(Cluster(BROKERS, settings=SETTINGS, folder=folder))
             self._began = time.monotonic()
             try:
                 self._load(cluster, held)
@@ -147,7 +149,7 @@ class Soak:
                 history = "\n".join(self._history)
                 if self._keep is not None:
                     cluster.kill(*cluster.brokers)
-                    shutil.copytree(cluster._folder, self._keep, ignore=shutil.ignore_patterns("*.sock"))
+                    shutil.copytree(folder, self._keep, ignore=shutil.ignore_patterns("*.sock"))
                 raise Failed(f"seed {self._seed}\n{history}\n{error}\n{logs}") from error
 
     def _note(self, text: str) -> None:

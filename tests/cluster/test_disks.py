@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
+from pathlib import Path
 
 from confluent_kafka import Producer
 
@@ -28,7 +29,8 @@ def fill(cluster: Cluster, topic: str) -> None:
 
 def fail_disk(cluster: Cluster, broker: int, topic: str) -> None:
     """From now on the broker's file of this topic can hardly grow; the limit ends with the process."""
-    (log,) = (cluster._member(broker).data_dir / f"{topic}-0").glob("*.log")
+    opened = (file.resolve() for file in Path(f"/proc/{cluster.pid(broker)}/fd").iterdir())
+    (log,) = {file for file in opened if file.parent.name == f"{topic}-0" and file.suffix == ".log"}
     limit_bytes = log.stat().st_size + 10_000
     resource.prlimit(cluster.pid(broker), resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
 

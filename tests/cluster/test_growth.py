@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import ElectionType
@@ -62,27 +63,25 @@ def leaders(cluster: Cluster) -> set[int]:
     return {cluster.leader("moved", each) for each in range(PARTITIONS)}
 
 
-def joined(cluster: Cluster, number: int) -> Member:
+def joined(cluster: Cluster, folder: Path, number: int) -> Member:
     """One more broker, which joins the cluster's folder."""
     (port,) = free_ports(1)
     advertised = f"{HOST}:{port}"
-    member = Member(
-        number, port, cluster._folder, advertised=advertised, cluster_size=number, settings=SETTINGS
-    )
+    member = Member(number, port, folder, advertised=advertised, cluster_size=number, settings=SETTINGS)
     member.start()
     cluster._members[number] = member
     return member
 
 
-def test_a6_a_broker_joins_and_takes_over_partitions_while_clients_run() -> None:
+def test_a6_a_broker_joins_and_takes_over_partitions_while_clients_run(tmp_path: Path) -> None:
     """A6: moved with the command line, away from broker 1, which then leads nothing of it."""
-    with Cluster(brokers=3, settings=SETTINGS, proxy=False) as cluster:
+    with Cluster(brokers=3, settings=SETTINGS, proxy=False, folder=tmp_path) as cluster:
         cluster.create_topic("moved", PARTITIONS)
         reader = Reader(cluster, "moved", PARTITIONS)
         reader.start()
         try:
             with Writer(cluster, "moved", PARTITIONS) as writer:
-                joined(cluster, 4)
+                joined(cluster, tmp_path, 4)
                 command = [
                     "topics",
                     "reassign",

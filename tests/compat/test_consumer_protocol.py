@@ -24,7 +24,7 @@ from gapless.testing.broker import EmbeddedBroker
 from .clients import Deadline
 from .conftest import NewTopic as MakeTopic
 from .jvm import run_tool
-from .members import Member, _parse_java, until
+from .members import Member, parse_java, until
 
 PARTITIONS = 4
 JVM_OPTIONS = ("-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
@@ -184,7 +184,7 @@ def java_member(bootstrap: str, group: str, topic: str) -> Member:
     java: list[str | Path] = [find_java().executable, *JVM_OPTIONS, "-cp", f"{folder}/*"]
     options = ["--bootstrap-server", bootstrap, "--group-id", group, "--topic", topic, "--verbose"]
     tool = TOOLS["kafka-verifiable-consumer"]
-    return Member([*java, tool, *options, "--group-protocol", "consumer"], _parse_java)
+    return Member([*java, tool, *options, "--group-protocol", "consumer"], parse_java)
 
 
 def test_a_broker_that_was_killed_goes_on_with_its_groups() -> None:

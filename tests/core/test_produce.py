@@ -171,6 +171,7 @@ def test_one_flush_serves_all_who_wait() -> None:
     world.create_topic("t", flush_messages="1")
     world.hold_flushes = True
     requests = [_sent(world) for _ in range(5)]
+    assert not any(world.answered(request) for request in requests)
     last = world.flushes[-1]
     world.flushes = [last]
     world.finish_flushes()

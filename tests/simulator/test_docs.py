@@ -34,6 +34,7 @@ def test_everything_has_its_row(rows: list[tuple[str, ...]]) -> None:
     in_docs = [
         f"\n| `{name}` | {' | '.join(' '.join(text.split()) for text in more)} |\n" for name, *more in rows
     ]
+    assert in_docs
     assert not [row for row in in_docs if row not in DOCS]
 
 

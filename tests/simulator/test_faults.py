@@ -53,7 +53,9 @@ def test_a_reassignment_moves_a_partition_and_can_be_called_off() -> None:
 def test_preferred_elections_give_partitions_back() -> None:
     moments = [Step(500, "crash", ("leader t 0", 100)), Step(3_500, "preferred-election")]
     scene = after(*moments)
-    for place in scene.places():
+    places = list(scene.places())
+    assert places
+    for place in places:
         assignment = scene.assignment(place)
         assert assignment.leader == assignment.replicas[0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -66,23 +67,29 @@ def test_a_run_without_records_has_a_summary() -> None:
     assert Totals().summary() == "0 batches, 0 records read"
 
 
-def test_the_table_has_sinks_and_the_partitions_that_are_furthest_behind() -> None:
-    from rich.console import Console
+def test_the_table_has_sinks_and_the_partitions_that_are_furthest_behind(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"TTY_COMPATIBLE": "1", "NO_COLOR": "1", "COLUMNS": "80", "LINES": "100"}.items():
+        monkeypatch.setenv(name, value)
 
-    view = LiveView("orders")
-    assert "waiting for records" in shown(view, Console(width=80, record=True))
-    view.batch(progress(0, partitions=MOST_PARTITIONS + 5))
-    view.batch(progress(1, partitions=MOST_PARTITIONS + 5, duplicates=4))
-    text = shown(view, Console(width=80, record=True))
+    def shown(*batches: Progress) -> str:
+        """Return what a view shows at the end of these batches."""
+        view = LiveView("orders")
+        view.start()
+        for each in batches:
+            view.batch(each)
+        view.stop()
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+        return text[text.rindex("orders ") :]
+
+    assert "waiting for records" in shown()
+    text = shown(
+        progress(0, partitions=MOST_PARTITIONS + 5), progress(1, partitions=MOST_PARTITIONS + 5, duplicates=4)
+    )
     for words in ("orders ", "records/s", "batches/s", "→ clean", "1,990", "duplicates", "dead letters", "6"):
         assert words in text
     assert "orders-24" in text
     assert "orders-4 " not in text
     assert "5 more" in text
     assert "100" in text  # the sum of the others' lag
-
-
-def shown(view: LiveView, console: object) -> str:
-    with console.capture() as captured:  # type: ignore[attr-defined]
-        console.print(view._render())  # type: ignore[attr-defined]
-    return str(captured.get())

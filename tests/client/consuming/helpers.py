@@ -16,7 +16,7 @@ from confluent_kafka import Producer as BareProducer
 from gapless.client.consuming.consumer import Consumer
 from gapless.client.records import Record
 from gapless.testing.quiet import quiet_logger
-from tests.client.conftest import PATIENCE_S
+from tests.client.conftest import PATIENCE_S, Kafka
 from tests.client.processes.common import stop_at_end
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,16 +27,28 @@ def values(count: int, first: int = 0) -> list[bytes]:
 
 
 def write(
-    bootstrap: str, topic: str, count: int, *, partitions: int = 1, first: int = 0, keys: int = 0
+    bootstrap: str,
+    topic: str,
+    count: int,
+    *,
+    partitions: int = 1,
+    first: int = 0,
+    keys: int = 0,
+    padding: int = 0,
 ) -> None:
-    """`values(count)`, in turn to each partition; with `keys`, in turn with each of so many keys."""
+    """`values(count)`, in turn to each partition; with `keys`, in turn with each of so many keys.
+
+    `padding` bytes follow each value.
+    """
     # Without idempotence a batch that is sent again may come behind the next one.
     producer = BareProducer(
         {"bootstrap.servers": bootstrap, "enable.idempotence": True, "logger": quiet_logger()}
     )
     for number, value in enumerate(values(count, first)):
         key = b"k%d" % (number % keys) if keys else None
-        producer.produce(topic, value, key, partition=(number % keys if keys else number) % partitions)
+        producer.produce(
+            topic, value + b"." * padding, key, partition=(number % keys if keys else number) % partitions
+        )
         if number % 1000 == 999:
             producer.poll(0)
     assert producer.flush(PATIENCE_S) == 0
@@ -96,6 +108,12 @@ def running(module: str, **job: Any) -> Iterator[subprocess.Popen[bytes]]:
             process.send_signal(signal.SIGCONT)
             process.kill()
         process.communicate()
+
+
+def member_ids(kafka: Kafka, group: str) -> list[str]:
+    """Return the ids of a group's members. A member that was removed rejoins with a new id."""
+    found = kafka.admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
+    return sorted(member.member_id for member in found.members)
 
 
 def lines(path: Path) -> list[str]:

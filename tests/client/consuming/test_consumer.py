@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import tracemalloc
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from gapless.client.consuming.consumer import Consumer
 from gapless.client.records import Record, TopicPartition
 from gapless.client.stores.sqlite import SqliteStore
 from gapless.errors import Unreachable, UsageError
-from tests.client.conftest import Kafka, new_topic, wait_for
-from tests.client.consuming.helpers import handled, of_each_partition, values, write
-from tests.client.processes.common import QUICK
+from tests.client.conftest import Kafka, new_topic
+from tests.client.consuming.helpers import handled, member_ids, of_each_partition, values, write
+from tests.client.processes.common import QUICK, stop_at_end
 
 
 def consumer_of(kafka: Kafka, topic: str, **options: Any) -> Consumer:
@@ -102,27 +103,39 @@ def test_iterating_at_most_once_repeats_nothing_after_a_break(embedded: Kafka) -
 
 
 def test_a_slow_handler_keeps_its_membership_and_memory_stays_bounded(embedded: Kafka) -> None:
-    """A handler takes longer than max.poll.interval.ms; nobody else gets its partitions meanwhile."""
-    topic = written(embedded, 4000)
+    """A handler outlasts max.poll.interval.ms, and its consumer remains the same member of the group."""
+    topic = new_topic(embedded)
+    write(embedded.bootstrap, topic, 1000, padding=20_000)
     consumer = consumer_of(
         embedded,
         topic,
-        queue_records=100,
+        group="slow",
+        queue_records=50,
         properties={"max.poll.interval.ms": 6000, "queued.min.messages": 1000},
     )
-    most, lost = 0, []
-    consumer._poller._on_lost = lambda _consumer, partitions: lost.append(partitions)  # type: ignore[method-assign]
+    seen: list[bytes] = []
+    members: list[list[str]] = []
 
     def handle(record: Record) -> None:
-        nonlocal most
         if record.offset == 3:
+            members.append(member_ids(embedded, "slow"))
             time.sleep(6.5)
-        most = max(most, *(holding.queued_records for holding in consumer._backlog.holdings()))
+            members.append(member_ids(embedded, "slow"))
+        if record.offset == 999:
+            members.append(member_ids(embedded, "slow"))
+        seen.append((record.value or b"")[:6])
 
-    found = handled(consumer, handle)
-    assert [record.value for record in found] == values(4000)
-    assert lost == []
-    assert most <= 100
+    stop_at_end(consumer)
+    tracemalloc.start()
+    try:
+        consumer.run(handle)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert seen == values(1000)
+    assert members == [members[0]] * 3
+    assert len(members[0]) == 1
+    assert peak_bytes < 3_500_000  # All records are 20 MB, the queue holds 1 MB.
 
 
 def test_stop_ends_a_run_from_another_thread_after_what_is_begun(kafka: Kafka) -> None:
@@ -132,8 +145,9 @@ def test_stop_ends_a_run_from_another_thread_after_what_is_begun(kafka: Kafka) -
 
     def handle(record: Record) -> None:
         if record.offset == 20:
-            threading.Thread(target=consumer.stop).start()
-            wait_for(lambda: consumer._poller.stopping, "the consumer stops")
+            other = threading.Thread(target=consumer.stop)
+            other.start()
+            other.join()
         seen.append(record)
 
     consumer.run(handle)

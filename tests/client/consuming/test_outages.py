@@ -22,7 +22,7 @@ from gapless.client.stores.sqlite import SqliteStore
 from gapless.errors import UsageError
 from gapless.testing.postgres import Postgres
 from tests.client.conftest import Kafka, new_topic, read_all, wait_for
-from tests.client.consuming.helpers import values, write
+from tests.client.consuming.helpers import member_ids, values, write
 from tests.client.consuming.test_consumer import consumer_of, written
 from tests.client.processes.common import stop_at_end
 
@@ -234,13 +234,13 @@ def test_membership_is_kept_while_the_store_is_away(embedded: Kafka, path: Path)
     store = SqliteStore(path, busy_timeout_s=0.05)
     properties = {"max.poll.interval.ms": 6000, "session.timeout.ms": 6000}
     consumer = consumer_of(embedded, topic, store=store, properties=properties)
-    losses: list[Any] = []
-    consumer._poller._on_lost = lambda *arguments: losses.append(arguments)  # type: ignore[method-assign]
     with in_background(consumer, insert):
         wait_for(lambda: len(effects(path)) == 10, "the first are done")
+        before = member_ids(embedded, f"group-of-{topic}")
         with blocked(path):
             write(embedded.bootstrap, topic, 10, first=10)
             time.sleep(7)
+            assert member_ids(embedded, f"group-of-{topic}") == before
+            assert len(before) == 1
         stop_at_end(consumer)
     assert effects(path) == values(20)
-    assert losses == []

@@ -61,10 +61,19 @@ def properties_for(protocol: str) -> dict[str, Any]:
 
 
 def member_of(
-    kafka: Kafka, topic: str, protocol: str, handler: Callable[..., None], **options: Any
+    kafka: Kafka,
+    topic: str,
+    protocol: str,
+    handler: Callable[..., None],
+    properties: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Member:
     consumer = Consumer(
-        kafka.bootstrap, group=f"g-{topic}", topics=topic, properties=properties_for(protocol), **options
+        kafka.bootstrap,
+        group=f"g-{topic}",
+        topics=topic,
+        properties={**properties_for(protocol), **(properties or {})},
+        **options,
     )
     return Member(consumer, handler)
 
@@ -127,8 +136,9 @@ def test_a_handler_that_outlasts_the_handover_is_not_run_beside_itself(
         at_work[record.partition] -= 1
 
     seen: set[Any] = set()
-    first = member_of(embedded, topic, protocol, handle, batch_records=1, workers=2)
-    first.consumer._poller._patience_s = 0.2
+    # A revocation waits for the handler for half of max.poll.interval.ms.
+    hurried = {"session.timeout.ms": 6000, "max.poll.interval.ms": 6000}
+    first = member_of(embedded, topic, protocol, handle, hurried, batch_records=1, workers=2)
     wait_for(lambda: at_work[0] == 1 and len(seen) >= 23, "a handler hangs")
     other = member_of(embedded, topic, protocol, lambda record: seen.add(record[1:3]))
     wait_for(other.consumer.assignment, "the other has a partition")

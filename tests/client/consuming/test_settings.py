@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from gapless.client.consuming.consumer import Consumer
 from gapless.client.consuming.failures import DeadLetters
+from gapless.client.consuming.settings import Settings, settle
 from gapless.client.records import Record
 from gapless.client.relaying import Relay
 from gapless.client.stores.none import NoStore
@@ -21,8 +23,11 @@ class Transactional(NoStore):
     keeps_offsets = True
 
 
-def settings_of(**given: Any) -> Any:
-    return Consumer("localhost:1", group="g", topics="t", **given)._settings
+def settings_of(**given: Any) -> Settings:
+    """Return the settings of a consumer with these arguments and the defaults of `Consumer`."""
+    parameters = inspect.signature(Consumer).parameters.values()
+    defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
+    return settle("localhost:1", **{**defaults, "group": "g", "topics": "t", **given})
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from typing import Any
 
 from gapless.client import Producer
 from gapless.client.spool import Spool
+from gapless.client.spool.inspect import status
 from tests.client.processes.common import kill_self
 
 
@@ -39,8 +40,7 @@ def main() -> None:
         receipts.append(receipt.stored() if moment == "stored" else receipt)
     if moment == "noting":
         producer.flush(30)
-    sender: Any = producer._sender
-    while moment == "spooled" and sender._fallback.spool.stored < given["records"]:
+    while moment == "spooled" and status(given["options"]["spool"]).stored < given["records"]:
         time.sleep(0.01)
     print(sum(each.done and each.error is None for each in receipts), flush=True)
     kill_self()

@@ -36,7 +36,7 @@ def properties_of(kafka: Kafka | str, **further: Any) -> dict[str, Any]:
 
 
 def new_sender(
-    kafka: Kafka, folder: Path, source: str, properties: dict[str, Any] | None = None, **options: Any
+    kafka: Kafka | str, folder: Path, source: str, properties: dict[str, Any] | None = None, **options: Any
 ) -> TransactionalSender:
     """A sender that is not started yet."""
     options = {"transaction_ms": 20, "start_wait_s": 20.0, **options}

@@ -6,21 +6,26 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Producer as BareProducer
 
 from gapless.client import DeliveryFailed, Producer
-from gapless.client.producing.direct import DirectSender
+from gapless.client.producing import polling
 from gapless.client.producing.spooling import SpoolingSender
 from gapless.client.producing.transactional import TransactionalSender
 from gapless.client.records import Record
 from gapless.client.spool import Spool, SpoolFailed, SpoolFull
+from gapless.client.spool.inspect import status
 from gapless.errors import GaplessError
 from tests.client.conftest import Kafka, new_topic, read_all, wait_for
 from tests.client.producing.dying import send_and_die
+from tests.client.producing.test_settings import settled
 from tests.client.spool.disks import NO_SPACE, FaultyDisk
 
 QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
@@ -40,9 +45,9 @@ def each_once(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def sender_of(producer: Producer) -> DirectSender:
-    assert isinstance(producer._sender, DirectSender)
-    return producer._sender
+def unsent(folder: Path) -> int:
+    """Return how many records of a spool are not noted as sent."""
+    return status(folder).unsent
 
 
 def test_b9_an_outage_longer_than_all_retries_loses_nothing(kafka: Kafka, tmp_path: Path) -> None:
@@ -56,7 +61,7 @@ def test_b9_an_outage_longer_than_all_retries_loses_nothing(kafka: Kafka, tmp_pa
                 producer.send(topic, b"%d" % number, on_delivery=lambda error, _: told.append(error))
                 for number in range(20)
             ]
-            wait_for(lambda: sender_of(producer).spooled == 20, "all have fallen back")
+            wait_for(lambda: unsent(tmp_path / "spool") == 20, "all have fallen back")
             receipts += [producer.send(topic, b"%d" % number) for number in range(20, 30)]
             assert not any(each.done for each in receipts)
         assert [each.wait(60).sequence for each in receipts] == list(range(1, 31))
@@ -124,7 +129,10 @@ def test_a_full_spool_is_an_error_to_the_caller(kafka: Kafka, tmp_path: Path) ->
 
             with pytest.raises(SpoolFull):
                 send_until_full()
-            wait_for(lambda: not sender_of(producer).poller.unreported, "the others have failed, too")
+            wait_for(
+                lambda: unsent(tmp_path / "spool") + sum(each.done for each in taken) == len(taken),
+                "each is in the spool or has failed",
+            )
         assert producer.flush(60) == 0
         wait_for(lambda: all(each.done for each in taken), "all is told")
     kept = {each.identity for each in taken if each.error is None}
@@ -182,20 +190,24 @@ class Doomed:
 
 @pytest.mark.parametrize("with_spool", [False, True])
 def test_a_session_that_failed_for_good_is_replaced(
-    embedded: Kafka, tmp_path: Path, with_spool: bool
+    embedded: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_spool: bool
 ) -> None:
     """What it had not confirmed goes again under its identity; nothing is lost."""
     topic = new_topic(embedded)
     options: dict[str, Any] = {"spool": tmp_path / "spool"} if with_spool else {}
+    made: list[BareProducer] = []
+
+    def make(properties: dict[str, Any]) -> Any:
+        made.append(BareProducer(properties))
+        return Doomed(made[0], takes=6) if len(made) == 1 else made[-1]
+
+    monkeypatch.setattr(polling, "Producer", make)
     with Producer(embedded.bootstrap, "fatal", buffer_ms=500, seal_every_s=0, **options) as producer:
         producer.send(topic, b"first", wait=True)
-        sender: Any = sender_of(producer)
-        doomed = sender.poller.producer = Doomed(sender.poller.producer, 5)
-        sender._produce = doomed.produce
         receipts = [producer.send(topic, b"%d" % number) for number in range(10)]
         assert producer.flush(30) == 0
         assert [each.wait(30).sequence for each in receipts] == list(range(1, 11))
-        assert sender.poller.producer is not doomed
+    assert len(made) == 2
     assert set(values(read_all(embedded, topic))) == set(each_once(10))
 
 
@@ -215,11 +227,13 @@ def test_closing_does_not_wait_for_who_waits_for_room_in_the_spool(embedded: Kaf
     producer = Producer(embedded.bootstrap, "blocked", spool=tmp_path / "spool", **options, **SOON)
     producer.send(topic, b"first", wait=True)
     refused: list[GaplessError] = []
+    taken: list[float] = []
 
     def send_until_closed() -> None:
         try:
             while True:
                 producer.send(topic, b"x" * 1_000)
+                taken.append(time.monotonic())
         except GaplessError as error:
             refused.append(error)
 
@@ -227,8 +241,10 @@ def test_closing_does_not_wait_for_who_waits_for_room_in_the_spool(embedded: Kaf
     closing = threading.Thread(target=producer.close, args=(0.5,), daemon=True)
     with embedded.outage():
         sending.start()
-        direct = sender_of(producer)
-        wait_for(lambda: direct.spooled and direct._lock.locked(), "it waits for room")
+        wait_for(
+            lambda: unsent(tmp_path / "spool") and time.monotonic() - taken[-1] > 0.5,
+            "the sender waits for room",
+        )
         closing.start()
         closing.join(20)
         assert not closing.is_alive()
@@ -243,18 +259,17 @@ def test_a_record_that_the_disk_refuses_during_an_outage_is_told_of_at_once(
     """And not when the cluster is back."""
     told: list[GaplessError | None] = []
     away: dict[str, Any] = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+    disk = FaultyDisk()
+    spool = Spool(tmp_path, "full", disk=disk)
     sender: SpoolingSender | TransactionalSender
     if word == "exactly-once":
-        sender = TransactionalSender(Spool(tmp_path, "full"), "full", away, start_wait_s=0.0)
-        sender.start()
+        sender = TransactionalSender(spool, "full", away, start_wait_s=0.0)
     else:
-        producer = Producer("127.0.0.1:1", "full", spool=tmp_path, spool_mode="always")
-        assert isinstance(producer._sender, SpoolingSender)
-        sender = producer._sender
+        settings = settled(spool=tmp_path, spool_mode="always", properties={"log_level": 0})
+        sender = SpoolingSender(replace(settings, bootstrap="127.0.0.1:1", source="full"), spool)
+    sender.start()
     sender.send("orders", 0, b"stored", None, None, None, None).stored()
-    disk = FaultyDisk()
     disk.write_error = NO_SPACE
-    sender.spool._segments._disk = disk
     receipt = sender.send("orders", 0, b"refused", None, None, None, lambda error, _: told.append(error))
     with pytest.raises(SpoolFailed, match="No space left"):
         receipt.wait(9)
@@ -266,12 +281,16 @@ def test_a_record_that_the_disk_refuses_during_an_outage_is_told_of_at_once(
 
 
 class _HangingDisk(FaultyDisk):
-    """Refuses writes, but only when it is told to go on."""
+    """After `fill` it refuses writes, but only once `go_on` is set."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.write_error = NO_SPACE
         self.go_on = threading.Event()
+        self.go_on.set()
+
+    def fill(self) -> None:
+        self.go_on.clear()
+        self.write_error = NO_SPACE
 
     def write(self, fd: int, pieces: Sequence[bytes], offset: int) -> None:
         self.go_on.wait(30)
@@ -279,14 +298,16 @@ class _HangingDisk(FaultyDisk):
 
 
 @pytest.mark.parametrize("word", ["at-least-once", "exactly-once"])
-def test_a_flush_does_not_wait_for_what_the_disk_refuses(embedded: Kafka, tmp_path: Path, word: str) -> None:
+def test_a_flush_does_not_wait_for_what_the_disk_refuses(
+    embedded: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
     """The record's place in the spool stays free until the next one comes: nothing would end the flush."""
     topic = new_topic(embedded)
+    disk = _HangingDisk()
+    monkeypatch.setattr("gapless.client.producing.producer.Spool", partial(Spool, disk=disk))
     producer = Producer(embedded.bootstrap, "full", word, spool=tmp_path, spool_mode="always")
-    sender = producer._sender
-    assert isinstance(sender, SpoolingSender | TransactionalSender)
     producer.send(topic, b"stored", wait=True)
-    sender.spool._segments._disk = disk = _HangingDisk()
+    disk.fill()
     receipt = producer.send(topic, b"refused")
     left: list[int] = []
     flushing = threading.Thread(target=lambda: left.append(producer.flush()), daemon=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from pathlib import Path
 
 import pytest
 from kafka.partitioner.default import murmur2 as murmur2_of_another
 
 from gapless.client.producing import partitions
-from gapless.client.producing.partitions import RUN_RECORDS, STEP_RECORDS, Partitions, murmur2
+from gapless.client.producing.partitions import RUN_RECORDS, RUN_S, STEP_RECORDS, Partitions, murmur2
 from gapless.errors import Unreachable, UsageError
 
 
@@ -43,7 +44,7 @@ def test_a_key_stays_in_its_partition() -> None:
 
 
 def test_records_without_a_key_go_in_runs_to_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitions, "_clock", lambda: 0.0)
+    monkeypatch.setattr(partitions, "RUN_S", 3600.0)
     chosen = Partitions(six)
     where = [chosen.choose("t", None) for _ in range(6 * RUN_RECORDS)]
     changes = sum(first != second for first, second in itertools.pairwise(where))
@@ -51,18 +52,20 @@ def test_records_without_a_key_go_in_runs_to_all_partitions(monkeypatch: pytest.
 
 
 def test_a_step_of_a_run_goes_where_its_records_would_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitions, "_clock", lambda: 0.0)
+    monkeypatch.setattr(partitions, "RUN_S", 3600.0)
     monkeypatch.setattr(random, "randrange", lambda _count: 3)
     by_steps, one_by_one = Partitions(six), Partitions(six)
     for _ in range(3 * RUN_RECORDS // STEP_RECORDS):
         assert {by_steps.go_on("t")} == {one_by_one.choose("t", None) for _ in range(STEP_RECORDS)}
 
 
-def test_a_slow_stream_is_spread_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter(range(10_000))
-    monkeypatch.setattr(partitions, "_clock", lambda: float(next(now)))
+def test_a_slow_stream_is_spread_too() -> None:
     chosen = Partitions(six)
-    assert len({chosen.choose("t", None) for _ in range(60)}) == 6
+    where = set()
+    for _ in range(6):
+        where |= {chosen.choose("t", None) for _ in range(STEP_RECORDS)}
+        time.sleep(2 * RUN_S)
+    assert len(where) == 6
 
 
 def test_a_topic_that_grows_is_noticed_when_it_is_asked_for_again() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import doctest
 import gc
-import itertools
 import os
 import sys
 import threading
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from gapless.client.producing import producer as module
 from gapless.client.producing.direct import DirectSender
 from gapless.client.producing.partitions import STEP_RECORDS
 from gapless.client.producing.spooling import SpoolingSender
+from gapless.client.spool.inspect import status
 from gapless.errors import GaplessError, Unreachable, UsageError
 from tests.client.conftest import Kafka, new_topic, read_all, wait_for
 
@@ -167,15 +168,17 @@ def test_b8_a_callback_that_raises_does_no_harm(
 ) -> None:
     topic = new_topic(embedded)
     spool = tmp_path if word == "exactly-once" else None
+    calls: list[Receipt] = []
 
     def raise_it(error: GaplessError | None, receipt: Receipt) -> None:
+        calls.append(receipt)
         raise raised("mine")
 
     with Producer(embedded.bootstrap, "raising", word, spool=spool) as producer:
         for _ in range(3):
             producer.send(topic, b"x", on_delivery=raise_it)
         producer.flush(30)
-        wait_for(lambda: producer._sender.callback_errors == 3, "all callbacks were called")
+        wait_for(lambda: len(calls) == 3, "all callbacks were called")
         producer.send(topic, b"x", wait=True)
     assert caplog.text.count("on_delivery raised") == 1
 
@@ -269,6 +272,19 @@ def test_what_cannot_be_sent_is_refused_at_once(
         assert producer.send(topic, b"fine", wait=True).sequence == 0  # nothing was used up
 
 
+FALLS_BACK_SOON: dict[str, Any] = {"spool_mode": "fallback", "delivery_timeout_ms": 1_000, "backoff_ms": 50}
+FELL_BACK = b"fell back"
+
+
+@contextmanager
+def falling_back(kafka: Kafka, producer: Producer, topic: str, folder: Path) -> Iterator[None]:
+    """An outage. One record has fallen back to the spool, so all later records go there too."""
+    with kafka.outage():
+        producer.send(topic, FELL_BACK, partition=0)
+        wait_for(lambda: status(folder).unsent == 1, "a record has fallen back")
+        yield
+
+
 @pytest.mark.parametrize("mode", ["always", "fallback", "exactly-once"])
 def test_what_librdkafka_would_refuse_never_gets_into_a_spool(
     embedded: Kafka, tmp_path: Path, mode: str
@@ -276,16 +292,19 @@ def test_what_librdkafka_would_refuse_never_gets_into_a_spool(
     """There it would hold up all that is behind it, for ever."""
     topic = new_topic(embedded)
     word = "exactly-once" if mode == "exactly-once" else "at-least-once"
-    options = {"spool": tmp_path, "spool_mode": "fallback" if mode == "fallback" else "always"}
-    with Producer(embedded.bootstrap, "large", word, **options) as producer:  # type: ignore[arg-type]
+    options: dict[str, Any] = {"spool": tmp_path, "spool_mode": "always"}
+    if mode == "fallback":
+        options = {"spool": tmp_path, **FALLS_BACK_SOON}
+    with Producer(embedded.bootstrap, "large", word, **options) as producer, ExitStack() as outage:
         producer.send(topic, b"first", wait=True)
         if mode == "fallback":
-            producer._sender._exceptional = True  # type: ignore[attr-defined]  # as in an outage
+            outage.enter_context(falling_back(embedded, producer, topic, tmp_path))
         for value, headers in ((b"x" * 999_990, None), (b"", {"large": b"x" * 1_000_000})):
             with pytest.raises(UsageError, match=r"too large for message\.max\.bytes"):
                 producer.send(topic, value, headers=headers)
         producer.send(topic, b"x" * 999_800)
         producer.send(topic, b"", headers={str(number): b"x" * 99_900 for number in range(10)})
+        outage.close()
         assert producer.flush(30) == 0
 
 
@@ -406,19 +425,21 @@ def test_records_without_a_key_reach_all_partitions(
     embedded: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spool_mode: Any
 ) -> None:
     """However few they are, and also when all go to the spool."""
-    ticks = itertools.count()
-    monkeypatch.setattr(partitions, "_clock", lambda: float(next(ticks)))
+    monkeypatch.setattr(partitions, "RUN_S", -1.0)  # Every check finds that the run is over.
     topic = new_topic(embedded, 3)
-    spool = None if spool_mode is None else tmp_path
-    with Producer(embedded.bootstrap, "spread", spool=spool, spool_mode=spool_mode) as producer:
+    options: dict[str, Any] = {} if spool_mode is None else {"spool": tmp_path, "spool_mode": spool_mode}
+    if spool_mode == "fallback":
+        options |= FALLS_BACK_SOON
+    with Producer(embedded.bootstrap, "spread", **options) as producer, ExitStack() as outage:
+        producer.send(topic, b"first", partition=0, wait=True)
         if spool_mode == "fallback":
-            sender = producer._sender
-            assert isinstance(sender, DirectSender)
-            sender._is_spooling = sender._exceptional = True
+            outage.enter_context(falling_back(embedded, producer, topic, tmp_path))
         receipts = [producer.send(topic, b"%d" % number) for number in range(3 * STEP_RECORDS)]
         assert Counter(each.partition for each in receipts) == dict.fromkeys(range(3), STEP_RECORDS)
+        outage.close()
         assert producer.flush(60) == 0
-    assert len(read_all(embedded, topic)) == 3 * STEP_RECORDS
+    found = [each.value for each in read_all(embedded, topic) if each.value not in (b"first", FELL_BACK)]
+    assert sorted(map(int, filter(None, found))) == list(range(3 * STEP_RECORDS))
 
 
 @pytest.mark.parametrize(

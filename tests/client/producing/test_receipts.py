@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import doctest
+import gc
 import threading
+import time
+import weakref
 from pathlib import Path
 
 import pytest
 
-from gapless.client.producing import polling, receipts
+from gapless.client.producing import receipts
 from gapless.client.producing.draining import DrainSettling
 from gapless.client.producing.polling import Poller
 from gapless.client.producing.receipts import DeliveryFailed, LeftInSpool, Receipt, StillWaiting, Stream
@@ -58,7 +61,32 @@ def test_it_can_be_awaited_and_settled_by_a_thread() -> None:
 
     first, second = asyncio.run(send())
     assert (first.sequence, second.sequence) == (1, 2)
-    assert not receipts._awaited
+
+
+@pytest.mark.parametrize("settles_later", [True, False])
+def test_a_receipt_that_was_awaited_is_not_kept(settles_later: bool) -> None:
+    settled = threading.Event()
+
+    def settle(receipt: weakref.ref[Receipt]) -> None:
+        found = receipt()
+        assert found is not None, "a receipt must live while a task awaits it"
+        found.settle(None)
+        settled.set()
+
+    async def send() -> weakref.ref[Receipt]:
+        receipt = Receipt(STREAM, 1)
+        awaited = weakref.ref(receipt)
+        if settles_later:
+            threading.Timer(0.01, settle, (awaited,)).start()
+        else:
+            settle(awaited)
+        await receipt
+        return awaited
+
+    awaited = asyncio.run(send())
+    assert settled.wait(10.0)
+    gc.collect()
+    assert awaited() is None
 
 
 async def _awaited(receipt: Receipt) -> Receipt:
@@ -90,23 +118,25 @@ def test_settling_and_waiting_at_the_same_moment_misses_nobody() -> None:
         settler.join()
 
 
-def test_callbacks_and_chores_do_not_wait_for_another_thread_that_polls(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As one does that is in flush()."""
-    monkeypatch.setattr(polling, "_POLL_S", 60.0)
-    told, chores = threading.Event(), threading.Semaphore(0)
+def test_callbacks_and_chores_do_not_wait_for_another_thread_that_polls() -> None:
+    """Such as a thread in flush(). A poll takes 50 ms: a callback that waited for one would be later."""
+    told, chores = threading.Semaphore(0), threading.Semaphore(0)
+    took_s: list[float] = []
     poller = Poller({"bootstrap.servers": "127.0.0.1:1"}, "held", chores.release)
     with poller.polling:
         poller.start()
-        for _ in range(2):
-            assert chores.acquire(timeout=10.0)
-        receipt = Receipt(STREAM, 1, lambda _error, _receipt: told.set())
-        receipt.settle(None)
-        poller.settled(receipt)
-        assert told.wait(10.0)
-        poller._stopping = True  # else it polls, for a minute
+        for number in range(20):
+            while chores.acquire(blocking=False):
+                pass
+            assert chores.acquire(timeout=10.0)  # The thread has just begun another turn.
+            began = time.monotonic()
+            receipt = Receipt(STREAM, number, lambda _error, _receipt: told.release())
+            receipt.settle(None)
+            poller.settled(receipt)
+            assert told.acquire(timeout=10.0)
+            took_s.append(time.monotonic() - began)
     poller.stop()
+    assert min(took_s) < 0.03
 
 
 @pytest.mark.parametrize("drains", [False, True])

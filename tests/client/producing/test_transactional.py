@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from gapless.client.producing.session import Session
 from gapless.client.producing.transactional import TransactionalSender
 from gapless.client.spool import Spool
 from gapless.errors import GaplessError, UsageError
+from gapless.testing import EmbeddedBroker
 from tests.client.conftest import Kafka, new_topic, read_all, wait_for
 from tests.client.producing.sending import (
     Gate,
@@ -179,15 +183,20 @@ def test_forgotten_receipts_take_no_memory_in_an_outage(embedded: Kafka, tmp_pat
     topic = new_topic(embedded)
     with sending(embedded, tmp_path, f"{topic}-forgotten") as sender:
         with embedded.outage():
-            held = send(sender, topic, range(2000), 1)
+            forgotten = [
+                weakref.ref(sender.send(topic, 0, b"%d" % number, None, None, None, None))
+                for number in range(2000)
+            ]
+            assert not any(receipt() for receipt in forgotten)
+            held = send(sender, topic, range(2000, 2001), 1)
             assert not held.done
-            assert not sender._settling._watched
-            assert not sender._settling._callbacks
-            with pytest.raises(StillWaiting):
-                held.wait(0.05)
-            with pytest.raises(StillWaiting):
-                held.wait(0.05)
-            assert len(sender._settling._watched) == 1
+            references = []
+            for _ in range(3):
+                with pytest.raises(StillWaiting):
+                    held.wait(0.05)
+                gc.collect()  # The traceback of the exception refers to the receipt.
+                references.append(sys.getrefcount(held))
+            assert len(set(references)) == 1  # Waiting again does not register the receipt again.
         held.wait(30)
     check_sent(embedded, tmp_path, f"{topic}-forgotten")
 
@@ -477,7 +486,7 @@ def _fence(kafka: Kafka, source: str) -> None:
 
 
 def test_a_ledger_that_cannot_be_made_is_told_in_one_line(
-    embedded: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gapless.client.formats import LEDGER_TOPIC
     from gapless.client.producing import ledger
@@ -486,12 +495,14 @@ def test_a_ledger_that_cannot_be_made_is_told_in_one_line(
         def result(self) -> None:
             raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not allowed"))
 
-    monkeypatch.setattr(ledger.Ledger, "_exists", lambda _: False)
     monkeypatch.setattr(
         "gapless.client.producing.ledger.AdminClient.create_topics",
         lambda *_, **__: {LEDGER_TOPIC: Refused()},
     )
-    sender = new_sender(embedded, tmp_path, "not-allowed")
-    with pytest.raises(ledger.LedgerMissing, match=r"gapless\.ledger is missing and cannot be made .*allow"):
-        sender.start()
-    sender.close(1)
+    with EmbeddedBroker() as empty:
+        sender = new_sender(empty.bootstrap, tmp_path, "not-allowed")
+        with pytest.raises(
+            ledger.LedgerMissing, match=r"gapless\.ledger is missing and cannot be made .*allow"
+        ):
+            sender.start()
+        sender.close(1)

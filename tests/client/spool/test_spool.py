@@ -14,6 +14,7 @@ from gapless.client.spool import (
     NotKept,
     Spool,
     SpoolClosed,
+    SpoolDamaged,
     Spooled,
     SpoolError,
     SpoolFailed,
@@ -21,7 +22,6 @@ from gapless.client.spool import (
     SpoolOfAnother,
     SpoolRestored,
 )
-from gapless.client.spool.scan import Scan
 from gapless.errors import UsageError
 
 from .disks import BROKEN, SOURCE, FaultyDisk, open_spool, read_everything, segments, store
@@ -285,21 +285,20 @@ def test_many_threads_share_syncs_and_none_waits_in_vain(tmp_path: Path) -> None
             assert mine == [(number, b"%d" % number) for number in range(each)]
 
 
-def test_opening_reads_none_of_the_older_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_reads_none_of_the_older_segments(tmp_path: Path) -> None:
     with open_spool(tmp_path, segment_bytes=10_000) as spool:
         store(spool, *[b"x" * 1000] * 100)
-    scanned: list[Path] = []
-    open_it = Scan.open
-
-    def note_and_open(scan: Scan) -> Scan:
-        scanned.append(scan.path)
-        return open_it(scan)
-
-    monkeypatch.setattr(Scan, "open", note_and_open)
+    older = {path: path.read_bytes() for path in segments(tmp_path)[:-1]}
+    assert len(older) >= 9
+    for path, content in older.items():
+        path.write_bytes(bytes(len(content)))  # Reading it would raise SpoolDamaged.
     with open_spool(tmp_path, segment_bytes=10_000) as spool:
-        assert scanned == segments(tmp_path)[-1:]
-        assert len(segments(tmp_path)) >= 10
         assert spool.next_sequence("orders", 0) == 100
+        with pytest.raises(SpoolDamaged):
+            read_everything(spool)
+    for path, content in older.items():
+        path.write_bytes(content)
+    with open_spool(tmp_path, segment_bytes=10_000) as spool:
         assert len(read_everything(spool)) == 100
 
 

@@ -72,7 +72,7 @@ class SqliteKit:
 
         self.path = path
         self._make = SqliteStore
-        self._query("CREATE TABLE IF NOT EXISTS effects (number INTEGER PRIMARY KEY, body BLOB)")
+        self.query("CREATE TABLE IF NOT EXISTS effects (number INTEGER PRIMARY KEY, body BLOB)")
 
     def store(self, **options: Any) -> Store:
         return self._make(self.path, **options)
@@ -81,15 +81,15 @@ class SqliteKit:
         transaction.execute("INSERT INTO effects (body) VALUES (?)", (record.value,))
 
     def effects(self) -> list[bytes]:
-        return [body for (body,) in self._query("SELECT body FROM effects ORDER BY number")]
+        return [body for (body,) in self.query("SELECT body FROM effects ORDER BY number")]
 
     def marks(self) -> list[tuple[int, int]]:
-        return self._query("SELECT first, last FROM gapless_marks ORDER BY source, first")
+        return self.query("SELECT first, last FROM gapless_marks ORDER BY source, first")
 
     def close(self) -> None:
         pass
 
-    def _query(self, sql: str) -> list[Any]:
+    def query(self, sql: str) -> list[Any]:
         connection = sqlite3.connect(self.path, timeout=30)
         try:
             with connection:
@@ -109,7 +109,7 @@ class PostgresKit:
         self.dsn = dsn
         self._make = PostgresStore
         self._connect = psycopg.connect
-        self._query("CREATE TABLE IF NOT EXISTS effects (number BIGSERIAL PRIMARY KEY, body BYTEA)")
+        self.query("CREATE TABLE IF NOT EXISTS effects (number BIGSERIAL PRIMARY KEY, body BYTEA)")
 
     def store(self, **options: Any) -> Store:
         return self._make(self.dsn, **options)
@@ -118,15 +118,15 @@ class PostgresKit:
         transaction.execute("INSERT INTO effects (body) VALUES (%s)", (record.value,))
 
     def effects(self) -> list[bytes]:
-        return [bytes(body) for (body,) in self._query("SELECT body FROM effects ORDER BY number")]
+        return [bytes(body) for (body,) in self.query("SELECT body FROM effects ORDER BY number")]
 
     def marks(self) -> list[tuple[int, int]]:
-        return self._query("SELECT first, last FROM gapless_marks ORDER BY source, first")
+        return self.query("SELECT first, last FROM gapless_marks ORDER BY source, first")
 
     def close(self) -> None:
         pass
 
-    def _query(self, sql: str) -> list[Any]:
+    def query(self, sql: str) -> list[Any]:
         with self._connect(self.dsn, autocommit=True) as connection:
             cursor = connection.execute(sql)
             return cursor.fetchall() if cursor.description else []

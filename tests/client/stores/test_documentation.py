@@ -13,7 +13,9 @@ GUIDE = Path(__file__).resolve().parents[3] / "docs" / "stores.md"
 
 def test_the_guide_has_the_tables_as_they_are_made() -> None:
     text = GUIDE.read_text()
-    assert all(f"{definition.strip()};" in text for definition in table_definitions("BYTEA"))
+    definitions = table_definitions("BYTEA")
+    assert len(definitions) == 3
+    assert [each for each in definitions if f"{each.strip()};" not in text] == []
 
 
 def test_examples_in_docstrings_are_true() -> None:

@@ -218,12 +218,12 @@ def test_transactions_that_postgresql_gives_up_are_run_again(
     postgres_kit: PostgresKit, opened: OpenStores
 ) -> None:
     """Serializable, and two rows in opposite order: both kinds of giving up."""
-    postgres_kit._query("CREATE TABLE sums (name TEXT PRIMARY KEY, amount INT)")
-    postgres_kit._query("INSERT INTO sums VALUES ('a', 0), ('b', 0)")
+    postgres_kit.query("CREATE TABLE sums (name TEXT PRIMARY KEY, amount INT)")
+    postgres_kit.query("INSERT INTO sums VALUES ('a', 0), ('b', 0)")
     options = "?options=-c%20default_transaction_isolation%3Dserializable%20-c%20deadlock_timeout%3D20ms"
     store = opened(PostgresKit(postgres_kit.dsn + options).store())
     in_threads(counts(store, FIRST, "a", "b"), counts(store, SECOND, "b", "a"))
-    assert postgres_kit._query("SELECT amount FROM sums") == [(16,), (16,)]
+    assert postgres_kit.query("SELECT amount FROM sums") == [(16,), (16,)]
 
 
 def test_an_error_of_the_records_own_is_the_handlers(postgres_kit: PostgresKit, opened: OpenStores) -> None:
@@ -248,7 +248,7 @@ def test_many_that_start_at_once_make_the_tables_once(postgres_kit: PostgresKit,
         opened(store)
 
     for _ in range(10):
-        postgres_kit._query("DROP TABLE IF EXISTS gapless_offsets, gapless_marks, gapless_seen")
+        postgres_kit.query("DROP TABLE IF EXISTS gapless_offsets, gapless_marks, gapless_seen")
         in_threads(*(partial(start, store) for store in stores))
 
 
@@ -256,15 +256,15 @@ def test_who_may_not_make_tables_is_told_what_to_do_and_may_use_them(
     postgres_kit: PostgresKit, opened: OpenStores
 ) -> None:
     role = f"clerk_{time.time_ns()}"
-    postgres_kit._query(f"CREATE ROLE {role} LOGIN")
-    postgres_kit._query(f"GRANT USAGE ON SCHEMA public TO {role}")
+    postgres_kit.query(f"CREATE ROLE {role} LOGIN")
+    postgres_kit.query(f"GRANT USAGE ON SCHEMA public TO {role}")
     clerks = PostgresKit.__new__(PostgresKit)
     clerks.__dict__ = {**postgres_kit.__dict__, "dsn": postgres_kit.dsn.replace("gapless@", f"{role}@")}
     with pytest.raises(UsageError, match=r"permission denied.*docs/stores\.md"):
         clerks.store().open(GROUP)
     opened(postgres_kit.store())
-    postgres_kit._query(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}")
-    postgres_kit._query(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {role}")
+    postgres_kit.query(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}")
+    postgres_kit.query(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {role}")
     store = opened(clerks.store())
     store.take(FIRST)
     assert store.apply(FIRST, records(range(3)), clerks.handler) == Applied(3, 0)

@@ -107,7 +107,7 @@ DEFERRED = "CREATE TABLE child (parent BIGINT REFERENCES effects (number) DEFERR
 def test_a_rule_that_is_looked_at_last_fails_the_handler(
     transactional: SqliteKit | PostgresKit, opened: OpenStores
 ) -> None:
-    transactional._query(DEFERRED)
+    transactional.query(DEFERRED)
     store = opened(transactional.store())
     store.take(FIRST)
     if isinstance(transactional, SqliteKit):
@@ -160,7 +160,7 @@ def test_a_zombie_that_is_at_work_when_it_is_replaced_changes_nothing(
 def test_a_zombies_handler_that_fails_on_its_successors_writes_is_not_blamed(
     transactional: SqliteKit | PostgresKit, opened: OpenStores
 ) -> None:
-    transactional._query("CREATE TABLE once (body INTEGER PRIMARY KEY)")
+    transactional.query("CREATE TABLE once (body INTEGER PRIMARY KEY)")
     zombie, successor = opened(transactional.store()), opened(transactional.store())
 
     def once(each: Record, transaction: Any) -> None:
@@ -179,7 +179,7 @@ def test_old_marks_are_forgotten_when_a_partition_is_taken(
     store = opened(transactional.store(forget_after="1h"))
     store.take(FIRST)
     store.apply(FIRST, [record(0, 0, source="gone"), record(1, 5, source="gone")], transactional.handler)
-    transactional._query("UPDATE gapless_marks SET touched_at = touched_at - 7200")
+    transactional.query("UPDATE gapless_marks SET touched_at = touched_at - 7200")
     store.apply(FIRST, [record(2, 0, source="here")], transactional.handler)
     assert len(transactional.marks()) == 3
     store.take(FIRST)
@@ -195,7 +195,7 @@ def test_old_keys_are_forgotten_at_work(
     store = opened(transactional.store(forget_after="1h", dedup_by=lambda each: each.key))
     store.take(FIRST)
     store.apply(FIRST, [record(0, key=b"a"), record(1, key=b"b")], transactional.handler)
-    transactional._query("UPDATE gapless_seen SET seen_at = seen_at - 7200")
+    transactional.query("UPDATE gapless_seen SET seen_at = seen_at - 7200")
     assert store.apply(FIRST, [record(2, key=b"a")], transactional.handler).repeated == 1  # not looked at yet
     now = time.monotonic()
     monkeypatch.setattr("time.monotonic", lambda: now + 3600)

@@ -119,7 +119,7 @@ class Members:
         if kind == "kcat":
             member = Member(self._kcat(group, topic), _parse_kcat)
         elif kind == "java":
-            member = Member(self._java(group, topic, instance), _parse_java)
+            member = Member(self._java(group, topic, instance), parse_java)
         else:
             command = [sys.executable, "-m", "tests.compat.members.run", kind, self._bootstrap, group, topic]
             member = Member([*command, instance or ""], _parse_python)
@@ -163,7 +163,7 @@ def _parse_python(member: Member, line: str) -> None:
     member.read += event.get("read", [])
 
 
-def _parse_java(member: Member, line: str) -> None:
+def parse_java(member: Member, line: str) -> None:
     """Events of Kafka's verifiable consumer."""
     if not line.startswith("{"):
         return

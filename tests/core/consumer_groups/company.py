@@ -111,10 +111,10 @@ class Worker:
 
     def beat(self, **fields: Any) -> Pending:
         """Tell what it has, and take over what it is told."""
-        fields.setdefault("topic_partitions", self._told())
+        fields.setdefault("topic_partitions", self.owned_by_topic())
         return self._take(self.send(self.epoch, **fields))
 
-    def _told(self) -> list[Any]:
+    def owned_by_topic(self) -> list[Any]:
         kind = ConsumerGroupHeartbeatRequest.TopicPartitions
         topics = {topic_id: [p for t, p in self.owned if t == topic_id] for topic_id, _ in self.owned}
         return [kind(topic_id=topic_id, partitions=parts) for topic_id, parts in topics.items()]

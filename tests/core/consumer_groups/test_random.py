@@ -44,7 +44,7 @@ class Crew:
             member.leave()
             self.stop(member)
         elif action < 0.2:
-            member.send(member.epoch, topic_partitions=member._told())  # the answer is lost
+            member.send(member.epoch, topic_partitions=member.owned_by_topic())  # the answer is lost
         else:
             self.beat(member)
 

@@ -7,7 +7,7 @@ import pytest
 from gapless.core.groups.commits import Committer, NewOffset, commit_in_transaction
 from gapless.core.shard import CoordinatorError
 from gapless.wire.errors import ErrorCode
-from gapless.wire.records import build_batch
+from gapless.wire.transaction_records import EndMarker
 from tests.core.groups.crowd import Crowd
 
 PRODUCER = (7, 0)
@@ -34,17 +34,8 @@ def commit(
 
 
 def end(crowd: Crowd, committed: bool, producer: tuple[int, int] = PRODUCER) -> None:
-    """Write the marker that ends a transaction, and let the shard see it."""
-    shard = crowd.state().shard
-    marker = build_batch(
-        [(crowd.world.now_ms, b"\0\0\0" + bytes([committed]), b"\0\0\0\0\0\0")],
-        producer_id=producer[0],
-        producer_epoch=producer[1],
-        transactional=True,
-        control=True,
-    )
-    shard.partition.append_own(memoryview(marker), crowd.world.now_ms)
-    shard._replay_batches(memoryview(marker))
+    """Write the marker that ends a transaction."""
+    crowd.state().shard.write_marker(producer, EndMarker(committed, coordinator_epoch=0), strict=False)
 
 
 def test_pending_offsets_show_with_the_commit(crowd: Crowd) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gapless.core.contract import Refused
 from gapless.core.membership.decisions import hand_over
 from gapless.core.records import PartitionChanged
 from gapless.core.replication.handover import REST_MS
@@ -172,10 +173,13 @@ def test_a_new_partition_whose_log_cannot_be_made_is_led_by_another() -> None:
 
 def test_a_journal_that_cannot_be_written_is_left_alone_for_a_while() -> None:
     world = cluster()
-    handover = world.node(1).replicas.handover
+    world.journal.held[1] = True
     break_disk(world, 1)
-    handover._failed("the disk is full")
     world.produce(1, "t", batch(b"a"))
+    assert world.hosts[1].proposing is not None, "broker 1 has proposed to hand over"
+    world.hosts[1].proposing = None
+    world.step(1, Refused("the disk is full", retry=False))
+    world.journal.held[1] = False
     world.run(REST_MS - 1000)
     assert world.assignment().leader == 1
     world.run_until(lambda: world.assignment().leader == 2, limit_ms=3000)

@@ -51,13 +51,15 @@ def run_batches(
     checkpoint: Path,
     on_batch: Callable[[DataFrame, int], None],
     transform: Callable[[DataFrame], DataFrame] = lambda stream: stream,
-) -> None:
-    """Micro-batches over what is there; raises what goes wrong in one."""
+) -> list[int]:
+    """Run micro-batches over all records and return their numbers. Raises what a batch raises."""
     failed: list[BaseException] = []
+    done: list[int] = []
 
     def batch(rows: DataFrame, number: int) -> None:
         try:
             on_batch(rows, number)
+            done.append(number)
         except BaseException as error:
             failed.append(error)
             raise
@@ -77,6 +79,7 @@ def run_batches(
         raise
     finally:
         query.stop()
+    return done
 
 
 class MemoryFolder:

@@ -110,7 +110,7 @@ def test_a_worker_that_dies_around_its_commit_leaves_each_row_once(
     context: SinkContext, dsn: str, read: Read, query: Query, tmp_path: Path, tasks: int | None, way: str
 ) -> None:
     failing = opened(FailingSink(way, tmp_path / "failed", dsn, "out", tasks=tasks, limits=HASTY), context)
-    with pytest.raises(GaplessError):
+    with pytest.raises(GaplessError, match="Python worker exited unexpectedly"):
         failing.write(Batch(0, read(FIRST)))
     written = failing.write(Batch(0, read(FIRST)))
     assert found(query) == values(FIRST)
@@ -391,7 +391,7 @@ def test_upserts_survive_a_dying_worker_as_well(
         FailingSink("killed before", tmp_path / "failed", dsn, "out", key=["partition"], latest_by="offset"),
         context,
     )
-    with pytest.raises(GaplessError):
+    with pytest.raises(GaplessError, match="Python worker exited unexpectedly"):
         sink.write(Batch(0, read(FIRST)))
     sink.write(Batch(0, read(FIRST)))
     sink.write(Batch(1, read(SECOND)))

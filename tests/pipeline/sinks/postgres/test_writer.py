@@ -196,16 +196,16 @@ def test_what_the_server_refuses_is_told_in_one_line(writer: PostgresWriter, que
     assert position(query) == 0
 
 
-def test_a_commit_survives_although_the_server_would_forget_it(dsn: str, query: Query) -> None:
+def test_a_commit_survives_although_the_server_would_forget_it(writer: PostgresWriter, query: Query) -> None:
     """A server with synchronous_commit=off may lose commits that it has confirmed; ours it does not."""
     query("ALTER DATABASE postgres SET synchronous_commit = off")
     try:
-        with connect(dsn) as connection:
-            markers = Markers(Table.named("gapless_markers"), "p", "s", "c")
-            probe = PostgresWriter(dsn, Table.named("t"), [], markers)
-            connection.execute(probe._beginning(FIRST))
-            assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
-            connection.execute("ROLLBACK")
+        give_up(kept_connection(writer.url, 10))  # It was opened with the old setting.
+        query("ALTER TABLE out ADD COLUMN setting text DEFAULT current_setting('synchronous_commit')")
+        with connect(writer.url) as another:
+            assert another.execute("SHOW synchronous_commit").fetchone() == ("off",)
+        assert writer.write(FIRST, rows(0)).rows == 1
+        assert query("SELECT setting FROM out") == [("on",)]
     finally:
         query("ALTER DATABASE postgres RESET synchronous_commit")
 
