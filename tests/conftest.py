@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import warnings
@@ -11,7 +12,20 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.compat.peers import CHOICES, DEFAULT_PEER, peer_name
+
 pytest_plugins = ["tests.services", "tests.servers"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add all options. pytest ignores options of tests/compat/conftest.py unless it is given that folder."""
+    parser.addoption(
+        "--peer",
+        type=peer_name,
+        default=os.environ.get("GAPLESS_COMPAT_PEER", DEFAULT_PEER),
+        help=f"which brokers tests/compat runs against: {CHOICES}",
+    )
+
 
 # Property tests are not judged by the clock: the machine may be busy.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -133,3 +133,25 @@ def test_all_tests_of_a_server_run_in_one_process(tmp_path: Path) -> None:
         (tmp_path / f"test_{name}.py").write_text(SHARES)
     assert "15 passed" in run_pytest(tmp_path, "-n", "3", "--dist", "loadgroup")
     assert len(set((tmp_path / "processes").read_text().split())) == 1
+
+
+def run_own_tests(*options: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest in this repository."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *options]
+    root = Path(__file__).parents[1]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=100)
+
+
+def test_an_unknown_peer_is_an_error_before_any_test_runs() -> None:
+    ended = run_own_tests("--peer", "moon", "tests")
+    assert ended.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "no peer named 'moon': choose embedded, cluster, apache or HOST:PORT" in ended.stderr
+
+
+def test_another_peer_does_not_repeat_tests_that_start_their_own_broker() -> None:
+    folder = "tests/compat/"
+    crash, sequences = f"{folder}test_transactions_crash.py", f"{folder}test_sequences.py"
+    ended = run_own_tests("--peer", "cluster", "--collect-only", "-q", crash, sequences)
+    assert sequences in ended.stdout
+    assert crash not in ended.stdout
+    assert "deselected" in ended.stdout

@@ -1,10 +1,11 @@
-"""One broker for the session, every client in front of it, and topics that no two tests share."""
+"""One peer for the session, every client in front of it, and topics that no two tests share."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from .clients.java import JavaClient
 from .clients.kafka_python import KafkaPython
 from .clients.kcat import Kcat
 from .jvm import java_machine, kafka_3_9_jars, kafka_4_3_jars
-from .peers import Peer, running_peer
+from .peers import DEFAULT_PEER, Peer, running_peer
 from .raw import RawClient, connected
 
 CLIENTS = ("confluent", "kafka-python", "aiokafka", "kcat", "java-4.3", "java-3.9")
@@ -42,19 +43,31 @@ def plain_py4j(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(java_gateway, "get_return_value", protocol.get_return_value)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--peer",
-        default=os.environ.get("GAPLESS_COMPAT_PEER", "embedded"),
-        help="whom tests/compat talk to: embedded, apache, or HOST:PORT",
-    )
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect tests that another peer would only repeat.
+
+    A test without the fixture `peer` starts a broker of its own, the same one whatever the peer is.
+    """
+    name = config.getoption("--peer")
+    here = Path(__file__).parent
+    repeated = [
+        item
+        for item in items
+        if name != DEFAULT_PEER
+        and here in item.path.parents
+        and "peer" not in getattr(item, "fixturenames", ())
+    ]
+    if repeated:
+        config.hook.pytest_deselected(items=repeated)
+    items[:] = [item for item in items if item not in repeated]
 
 
 @pytest.fixture(scope="session")
 def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
-    # Without the option when `tests` is run as a whole: pytest reads it only from folders named to it.
-    name = request.config.getoption("--peer", os.environ.get("GAPLESS_COMPAT_PEER", "embedded"))
+    name = request.config.getoption("--peer")
     with running_peer(name, tmp_path_factory.mktemp("peer")) as running:
+        with connected(running.bootstrap) as client:
+            client.wait_until_ready()
         yield running
 
 
@@ -116,14 +129,14 @@ def reader(bootstrap: str) -> Confluent:
 
 @pytest.fixture
 def raw(bootstrap: str) -> Iterator[RawClient]:
-    """A connection that says what no client would."""
+    """A client for requests that no real client would send."""
     with connected(bootstrap) as client:
         yield client
 
 
 @pytest.fixture
 def other_raw(bootstrap: str) -> Iterator[RawClient]:
-    """A second connection."""
+    """A second client, with connections of its own."""
     with connected(bootstrap) as client:
         yield client
 
@@ -137,13 +150,25 @@ def topic_name() -> Callable[[], str]:
 
 @pytest.fixture(scope="session")
 def new_topic(bootstrap: str, topic_name: Callable[[], str]) -> Iterator[NewTopic]:
-    """Make a topic and tell its name."""
+    """Create a topic that all brokers know and whose leaders serve it; return its name.
+
+    With `one_leader` the broker with the lowest id leads all partitions, and the settings are the defaults.
+    """
     maker = ConfluentAdmin(bootstrap)
 
-    def make(partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
+    def make(
+        partitions: int = 1,
+        settings: Mapping[str, str] | None = None,
+        *,
+        replicas: int = -1,
+        one_leader: bool = False,
+    ) -> str:
         topic = topic_name()
-        maker.create_topic(topic, partitions, settings=settings)
         with connected(bootstrap) as client:
+            if one_leader:
+                maker.create_placed_topic(topic, [sorted(client.brokers())] * partitions)
+            else:
+                maker.create_topic(topic, partitions, replication_factor=replicas, settings=settings)
             client.wait_for_leaders(topic, partitions)
         return topic
 

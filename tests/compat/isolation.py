@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from aiokafka import TopicPartition as AioPlace
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from kafka import TopicPartition as KafkaPythonPlace
 
@@ -62,8 +69,16 @@ async def _read_aio(client: Aiokafka, topic: str, count: int, level: str) -> lis
 
 
 def values(bootstrap: str, topic: str, partition: int = 0, *, committed: bool = True) -> list[bytes]:
-    """What a librdkafka consumer delivers up to the end."""
-    found: list[bytes] = []
+    """Return the values of one partition that a librdkafka consumer delivers up to its end."""
+    return values_by_partition(bootstrap, topic, [partition], committed=committed)[partition]
+
+
+def values_by_partition(
+    bootstrap: str, topic: str, partitions: Iterable[int], *, committed: bool = True
+) -> dict[int, list[bytes]]:
+    """Return the values of some partitions that a librdkafka consumer delivers up to their ends."""
+    found: dict[int, list[bytes]] = {partition: [] for partition in partitions}
+    unfinished = set(found)
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -74,15 +89,20 @@ def values(bootstrap: str, topic: str, partition: int = 0, *, committed: bool = 
         }
     )
     try:
-        consumer.assign([TopicPartition(topic, partition, 0)])
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in found])
         deadline = Deadline(f"end of {topic}")
-        while deadline.open():
+        while unfinished and deadline.open():
             message = consumer.poll(0.5)
             if message is None:
                 continue
-            if message.error() is not None:
-                return found
-            found.append(message.value() or b"")
+            error = message.error()
+            place: Any = message.partition()
+            if error is None:
+                found[place].append(message.value() or b"")
+            elif error.code() == KafkaError._PARTITION_EOF:
+                unfinished.discard(place)
+            else:
+                raise KafkaException(error)
     finally:
         consumer.close()
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,8 @@ from py4j.java_gateway import GatewayParameters, JavaGateway
 from gapless.jars import jar_paths
 from gapless.java import find_java
 from gapless.testing.apache_kafka import kafka_tool
+
+from .isolation import values
 
 PYSPARK_JARS = Path(pyspark.__file__).parent / "jars"
 # These JVMs live for seconds: quick to start is better than fast later.
@@ -39,6 +43,20 @@ def run_tool(tool: str, *arguments: str, stdin: str = "") -> str:
     if done.returncode != 0:
         raise RuntimeError(f"{tool} {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done.stdout
+
+
+def run_formatter(formatter: str, bootstrap: str, topic: str, partition: int) -> list[Any]:
+    """Return the JSON documents that one of Kafka's formatters makes of a partition of an internal topic."""
+    # The tool cannot stop at the end of a partition. With the number of records it need not wait for more.
+    count = len(values(bootstrap, topic, partition, committed=False))
+    printed = run_tool(
+        *("kafka-console-consumer", "--bootstrap-server", bootstrap, "--topic", topic),
+        *("--partition", str(partition), "--offset", "earliest", "--max-messages", str(count)),
+        *("--timeout-ms", "20000", "--formatter", f"org.apache.kafka.tools.consumer.{formatter}"),
+    )
+    decoder = json.JSONDecoder()
+    starts = [found.start() for found in re.finditer(r'{"key":', printed)]
+    return [decoder.raw_decode(printed, start)[0] for start in starts]
 
 
 @contextmanager

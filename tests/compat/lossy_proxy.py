@@ -1,7 +1,8 @@
-"""A network that loses what it is told to: requests, halves of requests, answers. In front of one broker.
+"""A network that loses requests, halves of requests and answers, between a client and all brokers.
 
 It cuts Kafka's stream into messages and decides the fate of each Produce request by a given plan; everything
-else passes. Brokers' addresses in metadata are replaced by the proxy's, so that clients stay behind it.
+else passes. Each broker has a port of the proxy, and brokers' addresses in metadata are replaced by the
+proxy's, so that clients stay behind it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
+from functools import partial
 
 from gapless.wire.apis import ApiKey
+
+Address = tuple[str, int]
 
 _NAMES_BROKERS = (ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER)
 
@@ -36,24 +40,30 @@ class Fate(Enum):
 class LossyProxy:
     """Made by `lossy_proxy`. `fates` counts what was done to Produce requests."""
 
-    def __init__(self, broker: str, plan: Iterable[Fate]) -> None:
-        host, port = broker.rsplit(":", 1)
-        self._broker = (host, int(port))
+    def __init__(self, bootstrap: str, plan: Iterable[Fate]) -> None:
+        self._brokers = [address.rsplit(":", 1) for address in bootstrap.split(",")]
         self._plan = iter(plan)
         self.fates: Counter[Fate] = Counter()
-        self.address = ""
+        self.bootstrap = ""
+        """The proxy's addresses, for clients."""
+        self._replacements: dict[bytes, bytes] = {}
         self._connections: list[asyncio.Task[None]] = []
         self._transports: list[asyncio.WriteTransport] = []
 
     async def serve(self, ready: threading.Event, stop: asyncio.Event) -> None:
-        server = await asyncio.start_server(self._on_connection, self._broker[0], 0)
-        host, port = self._broker[0], server.sockets[0].getsockname()[1]
-        self.address = f"{host}:{port}"
-        self._real = host.encode() + struct.pack(">i", self._broker[1])
-        self._ours = host.encode() + struct.pack(">i", port)
+        servers = []
+        for host, port in self._brokers:
+            server = await asyncio.start_server(partial(self._on_connection, (host, int(port))), host, 0)
+            servers.append(server)
+            own_port = server.sockets[0].getsockname()[1]
+            self._replacements[_encoded(host, int(port))] = _encoded(host, own_port)
+        hosts = (host for host, _ in self._brokers)
+        ports = (server.sockets[0].getsockname()[1] for server in servers)
+        self.bootstrap = ",".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=True))
         ready.set()
         await stop.wait()
-        server.close()
+        for server in servers:
+            server.close()
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
@@ -61,14 +71,18 @@ class LossyProxy:
             transport.abort()
         await asyncio.sleep(0)  # in which the transports say good-bye to the loop
 
-    def _on_connection(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+    def _on_connection(
+        self, broker: Address, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter
+    ) -> None:
         """Not a coroutine itself: what is accepted must be known even if its task never gets to run."""
         self._transports.append(to_client.transport)
-        self._connections.append(asyncio.create_task(self._carry(from_client, to_client)))
+        self._connections.append(asyncio.create_task(self._carry(broker, from_client, to_client)))
 
-    async def _carry(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+    async def _carry(
+        self, broker: Address, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter
+    ) -> None:
         """Carry one connection until either side, or a fate, ends it."""
-        from_broker, to_broker = await asyncio.open_connection(*self._broker)
+        from_broker, to_broker = await asyncio.open_connection(*broker)
         self._transports.append(to_broker.transport)
         under_way: dict[int, tuple[int, Fate]] = {}
         pumps = [
@@ -119,7 +133,8 @@ class LossyProxy:
             if silent:
                 continue
             if api_key in _NAMES_BROKERS:
-                message = message.replace(self._real, self._ours)
+                for real, own in self._replacements.items():
+                    message = message.replace(real, own)
             to_client.write(struct.pack(">i", len(message)) + message)
             await to_client.drain()
 
@@ -131,6 +146,11 @@ class LossyProxy:
         return fate
 
 
+def _encoded(host: str, port: int) -> bytes:
+    """Return an address as metadata contains it."""
+    return host.encode() + struct.pack(">i", port)
+
+
 async def _next_message(stream: asyncio.StreamReader) -> bytes | None:
     try:
         (size,) = struct.unpack(">i", await stream.readexactly(4))
@@ -140,9 +160,9 @@ async def _next_message(stream: asyncio.StreamReader) -> bytes | None:
 
 
 @contextmanager
-def lossy_proxy(broker: str, plan: Iterable[Fate]) -> Iterator[LossyProxy]:
+def lossy_proxy(bootstrap: str, plan: Iterable[Fate]) -> Iterator[LossyProxy]:
     """A proxy in a thread of its own, for as long as the block; when the plan has ended it loses nothing."""
-    proxy = LossyProxy(broker, plan)
+    proxy = LossyProxy(bootstrap, plan)
     ready = threading.Event()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()

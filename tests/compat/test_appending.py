@@ -11,7 +11,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message, TopicPartition
 from gapless.wire.errors import ErrorCode
 
 from .admins.kafka_python import KafkaPythonAdmin
-from .clients import BrokerRefused, Deadline, Sending
+from .clients import BrokerRefused, Deadline, Sending, eventually
 from .clients.confluent import Confluent
 from .conftest import NewTopic
 from .raw import (
@@ -71,14 +71,14 @@ def test_acknowledgements_are_none_one_or_all(raw: RawClient, topic: str) -> Non
     raw.send(produce_request(topic, batch([b"a"]), acks=0, version=9))
     assert raw.produce(topic, batch([b"b"]), acks=1).base_offset == 1
     assert raw.produce(topic, batch([b"c"]), acks=2).error_code == ErrorCode.INVALID_REQUIRED_ACKS
-    assert raw.fetch(topic).high_watermark == 2
+    eventually(lambda: raw.fetch(topic).high_watermark, 2)  # acks=1 does not wait for replicas
 
 
 def test_a_floor_of_replicas_above_what_a_topic_has_counts_as_what_it_has(
     raw: RawClient, new_topic: NewTopic
 ) -> None:
     """Claim B4, for one replica: `min.insync.replicas` is bounded by the replication factor."""
-    topic = new_topic(1, {"min.insync.replicas": "2"})
+    topic = new_topic(1, {"min.insync.replicas": "2"}, replicas=1)
     assert raw.produce(topic, batch([b"a"]), acks=-1).error_code == ErrorCode.NONE
     assert raw.produce(topic, batch([b"b"]), acks=1).base_offset == 1
 

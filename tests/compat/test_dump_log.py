@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
+from .admins.confluent import ConfluentAdmin
 from .clients import Sending
 from .clients.confluent import Confluent
 from .conftest import NewTopic
@@ -19,27 +19,23 @@ SMALLEST_SEGMENT_BYTES = 1_048_576
 pytestmark = pytest.mark.java_clients
 
 
-@pytest.fixture
-def data_dir(peer: Peer) -> Path:
-    if peer.data_dir is None:
-        pytest.skip("the broker's files are not ours to read")
-    return peer.data_dir
-
-
 def test_dump_log_reads_batches_records_and_indexes(
-    data_dir: Path, reader: Confluent, new_topic: NewTopic
+    peer: Peer, reader: Confluent, new_topic: NewTopic, bootstrap: str
 ) -> None:
     """Claim A1: a partition has a folder of its own. Indexes agree with batches of every compression.
 
     What is looked at is a closed segment: the index of the one that grows may be on its way to the disk.
     """
+    if not peer.data_dirs:
+        pytest.skip("the tests cannot read files of brokers that they did not start")
     topic = new_topic(2, {"segment.bytes": str(SMALLEST_SEGMENT_BYTES)})
     for codec in CODECS:
         reader.produce(
             topic, numbered(100, size_bytes=500), Sending(codec, idempotent=True, batch_bytes=8_000)
         )
     reader.produce(topic, numbered(300, size_bytes=5_000), Sending(idempotent=True, batch_bytes=20_000))
-    folder = data_dir / f"{topic}-0"
+    leader = ConfluentAdmin(bootstrap).describe(topic)[0].leader
+    folder = peer.data_dirs[leader] / f"{topic}-0"
     assert len(list(folder.glob("*.log"))) == 2
     segment = folder / "00000000000000000000.log"
     files = ",".join(str(segment.with_suffix(suffix)) for suffix in (".log", ".index", ".timeindex"))

@@ -23,21 +23,15 @@ from kafka.protocol.consumer.group import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from gapless.wire.errors import ErrorCode
 
 from .clients import Deadline
 from .conftest import NewTopic
-from .raw import RawClient, connected
+from .raw import GROUP, RawClient, connected
 
 SESSION_MS = 6_000
 _numbers = itertools.count()
-STARTING = (
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-)
 
 
 def subscription(*topics: str) -> bytes:
@@ -46,7 +40,7 @@ def subscription(*topics: str) -> bytes:
 
 
 class Member:
-    """One connection that speaks the group protocol."""
+    """One client that speaks the group protocol."""
 
     def __init__(self, client: RawClient, group: str, topic: str, instance: str | None = None) -> None:
         self.client = client
@@ -159,28 +153,23 @@ NewMember = Callable[..., Member]
 
 @pytest.fixture
 def new_member(bootstrap: str, new_topic: NewTopic) -> Iterator[NewMember]:
-    """Members of one group of its own, each on a connection of its own; the topic has one partition."""
+    """Members of one group of its own, each with connections of its own; the topic has one partition."""
     topic = new_topic()
     default = f"raw-group-{os.getpid()}-{next(_numbers)}"
     with ExitStack() as connections:
 
         def make(instance: str | None = None, group: str | None = None) -> Member:
             client = connections.enter_context(connected(bootstrap))
-            name = default if group is None else group
-            _wait_for_coordinator(client, name)
-            return Member(client, name, topic, instance)
+            return Member(client, default if group is None else group, topic, instance)
 
         yield make
 
 
-def _wait_for_coordinator(client: RawClient, group: str) -> None:
-    deadline = Deadline(f"coordinator of {group}")
-    while deadline.open():
-        found = client.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=[group], version=4))
-        if found.coordinators[0].error_code == 0:
-            asked = DescribeGroupsRequest(groups=[group], version=5)
-            if client.ask(asked).groups[0].error_code not in STARTING:
-                return
+def unknown_group(member: Member) -> str:
+    """Return the name of a group that does not exist and has the same coordinator as the member's group."""
+    names = (f"nobody-knows-{number}" for number in itertools.count())
+    own = member.client.coordinator(GROUP, member.group)
+    return next(name for name in names if member.client.coordinator(GROUP, name) is own)
 
 
 def stable(member: Member) -> Member:
@@ -396,7 +385,7 @@ def test_what_a_group_without_members_allows(new_member: NewMember) -> None:
         ]
     many = OffsetFetchRequest.OffsetFetchRequestGroup
     asked = OffsetFetchRequest(
-        groups=[many(group_id=name, topics=None) for name in (outsider.group, "nobody-knows")],
+        groups=[many(group_id=name, topics=None) for name in (outsider.group, unknown_group(outsider))],
         require_stable=False,
         version=9,
     )
@@ -411,10 +400,11 @@ def test_administration_of_groups_that_live_and_that_are_not_there(new_member: N
     for version, expected in ((5, ErrorCode.NONE), (6, ErrorCode.GROUP_ID_NOT_FOUND)):
         missing = member.describe("nobody-knows", version)
         assert (missing.error_code, missing.group_state, missing.members) == (expected, "Dead", [])
-    deleted = client.ask(DeleteGroupsRequest(groups_names=[member.group, "nobody-knows"], version=2))
+    unknown = unknown_group(member)
+    deleted = client.ask(DeleteGroupsRequest(groups_names=[member.group, unknown], version=2))
     assert {each.group_id: each.error_code for each in deleted.results} == {
         member.group: ErrorCode.NON_EMPTY_GROUP,
-        "nobody-knows": ErrorCode.GROUP_ID_NOT_FOUND,
+        unknown: ErrorCode.GROUP_ID_NOT_FOUND,
     }
     topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
     places = [
@@ -437,7 +427,7 @@ def test_groups_are_listed_by_state_and_type(new_member: NewMember) -> None:
         asked = ListGroupsRequest(states_filter=states, types_filter=types, version=5)
         return {
             each.group_id: (each.protocol_type, each.group_state, each.group_type)
-            for each in member.client.ask(asked).groups
+            for each in member.client.coordinator(GROUP, member.group).ask(asked).groups
         }
 
     expected = ("consumer", "Stable", "classic")

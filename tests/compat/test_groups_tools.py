@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -15,12 +14,14 @@ from confluent_kafka import Consumer, TopicPartition
 
 from gapless.core.shard import shard_of
 
+from .admins.confluent import ConfluentAdmin
 from .clients import eventually
 from .clients.confluent import Confluent
 from .conftest import NewTopic
-from .jvm import run_tool
+from .jvm import run_formatter, run_tool
 from .members import Members, until
 from .peers import Peer
+from .raw import COORDINATORS
 from .sample import numbered
 
 pytestmark = pytest.mark.java_clients
@@ -57,14 +58,6 @@ def table(printed: str) -> list[dict[str, str]]:
     lines = [line.split() for line in printed.splitlines() if line.strip()]
     start = next(index for index, line in enumerate(lines) if line[0] in ("GROUP", "TOPIC"))
     return [dict(zip(lines[start], line, strict=False)) for line in lines[start + 1 :]]
-
-
-def documents(printed: str, group: str) -> list[Any]:
-    """The records of a group that a formatter printed, one JSON document after the other."""
-    decoder = json.JSONDecoder()
-    starts = [found.start() for found in re.finditer(r'{"key":', printed)]
-    found = [decoder.raw_decode(printed, start)[0] for start in starts]
-    return [each for each in found if each["key"]["data"]["group"] == group]
 
 
 def lags(at_broker: tuple[str, str], group: str) -> dict[int, tuple[str, str, str]]:
@@ -143,7 +136,6 @@ def test_kafka_consumer_perf_test_reads_as_a_group(
 
 @pytest.mark.slow
 def test_kafka_decodes_the_records_of_groups_and_offsets(
-    at_broker: tuple[str, str],
     bootstrap: str,
     group: str,
     members: Members,
@@ -158,22 +150,23 @@ def test_kafka_decodes_the_records_of_groups_and_offsets(
     member = members.start("java", group, topic)
     until("records", lambda: len(member.read) == 7, member)
     member.leave()
-    formatter = "org.apache.kafka.tools.consumer"
-    internal = ("kafka-console-consumer", *at_broker, "--topic", "__consumer_offsets", "--from-beginning")
-    shown = run_tool(*internal, "--timeout-ms", "4000", "--formatter", f"{formatter}.OffsetsMessageFormatter")
-    offsets = documents(shown, group)
+    shard = shard_of(group, COORDINATORS)
+
+    def decoded(formatter: str) -> list[Any]:
+        found = run_formatter(formatter, bootstrap, "__consumer_offsets", shard)
+        return [document for document in found if document["key"]["data"]["group"] == group]
+
+    offsets = decoded("OffsetsMessageFormatter")
     assert offsets[0]["key"]["data"] == {"group": group, "topic": topic, "partition": 0}
     assert offsets[0]["value"]["data"]["metadata"].startswith("note")
     assert [each["value"]["data"]["offset"] for each in offsets][::6] in ([3], [3, 10])
-    shown = run_tool(
-        *internal, "--timeout-ms", "4000", "--formatter", f"{formatter}.GroupMetadataMessageFormatter"
-    )
-    states = documents(shown, group)
+    states = decoded("GroupMetadataMessageFormatter")
     assert states[-1]["value"]["data"]["protocolType"] == "consumer"
     assert states[-1]["value"]["data"]["members"] == [], "its last member has left"
     assert any(len(each["value"]["data"]["members"]) == 1 for each in states)
-    if peer.data_dir is not None:
-        folder = peer.data_dir / f"__consumer_offsets-{shard_of(group, 50)}"
+    if peer.data_dirs:
+        leader = ConfluentAdmin(bootstrap).describe("__consumer_offsets")[shard].leader
+        folder = peer.data_dirs[leader] / f"__consumer_offsets-{shard}"
         segment = folder / "00000000000000000000.log"
         dumped = run_tool("kafka-dump-log", "--files", str(segment), "--offsets-decoder")
         assert f'key: {{"type":"1","data":{{"group":"{group}","topic":"{topic}","partition":0}}}}' in dumped

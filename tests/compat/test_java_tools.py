@@ -15,6 +15,8 @@ from .clients import Sending
 from .clients.confluent import Confluent
 from .conftest import NewTopic
 from .jvm import run_tool
+from .peers import Peer
+from .raw import RawClient
 from .sample import AN_HOUR_AGO_MS, numbered
 
 pytestmark = pytest.mark.java_clients
@@ -25,23 +27,31 @@ def at_broker(bootstrap: str) -> tuple[str, str]:
     return ("--bootstrap-server", bootstrap)
 
 
-def test_kafka_topics(at_broker: tuple[str, str], topic_name: Callable[[], str]) -> None:
+def test_kafka_topics(
+    at_broker: tuple[str, str], raw: RawClient, peer: Peer, topic_name: Callable[[], str]
+) -> None:
     """Claims A1, A8. The tool asks with DescribeTopicPartitions and shows topic id, leader and replicas."""
     topic = topic_name()
     made = run_tool("kafka-topics", *at_broker, "--create", "--topic", topic, "--partitions", "2")
     assert f"Created topic {topic}." in made
+    raw.wait_for_leaders(topic, 2)
     again = kafka_tool("kafka-topics", *at_broker, "--create", "--topic", topic)
     assert again.returncode == 1
     assert f"Topic '{topic}' already exists." in again.stdout
     run_tool("kafka-topics", *at_broker, "--alter", "--topic", topic, "--partitions", "3")
+    raw.wait_for_leaders(topic, 3)
     lines = run_tool("kafka-topics", *at_broker, "--describe", "--topic", topic).splitlines()
-    assert re.search(r"TopicId: [\w-]{22}\tPartitionCount: 3\tReplicationFactor: 1\t", lines[0])
-    places = [
-        re.search(r"Partition: (\d)\tLeader: (\d+)\tReplicas: (\d+)\tIsr: (\d+)", line) for line in lines[1:]
-    ]
-    assert [place and place[1] for place in places] == ["0", "1", "2"]
-    assert all(place and place[2] == place[3] == place[4] for place in places)
+    counts = rf"PartitionCount: 3\tReplicationFactor: {peer.replicas}\t"
+    assert re.search(rf"TopicId: [\w-]{{22}}\t{counts}", lines[0])
+    columns = r"Partition: (\d)\tLeader: (\d+)\tReplicas: ([\d,]+)\tIsr: ([\d,]+)"
+    places = [re.findall(columns, line)[0] for line in lines[1:]]
+    assert [partition for partition, *_ in places] == ["0", "1", "2"]
+    for _, leader, replicas, in_sync in places:
+        assert replicas.split(",")[0] == leader
+        assert len(replicas.split(",")) == peer.replicas
+        assert sorted(in_sync.split(",")) == sorted(replicas.split(","))
     run_tool("kafka-topics", *at_broker, "--delete", "--topic", topic)
+    raw.wait_until_unknown(topic)
     assert topic not in run_tool("kafka-topics", *at_broker, "--list").split()
 
 
@@ -63,17 +73,18 @@ def test_kafka_configs(at_broker: tuple[str, str], new_topic: NewTopic) -> None:
 
 def test_kafka_configs_of_the_broker(at_broker: tuple[str, str], bootstrap: str) -> None:
     listed = run_tool("kafka-broker-api-versions", *at_broker)
-    found = re.search(r"\(id: (\d+) ", listed)
-    assert found is not None
+    brokers = re.findall(r"^(\S+:\d+) \(id: (\d+) ", listed, re.MULTILINE)
+    assert {address for address, _ in brokers} == set(bootstrap.split(","))
+    address, broker_id = brokers[-1]
     for api, oldest_newest in {
         "Produce(0)": "0 to 13",
         "Fetch(1)": "4 to 18",
         "Metadata(3)": "0 to 13",
     }.items():
         assert f"{api}: {oldest_newest} [usable: " in listed
-    of_broker = ("--entity-type", "brokers", "--entity-name", found[1])
+    of_broker = ("--entity-type", "brokers", "--entity-name", broker_id)
     described = run_tool("kafka-configs", *at_broker, *of_broker, "--describe", "--all")
-    assert f"advertised.listeners=PLAINTEXT://{bootstrap} sensitive=false" in described
+    assert f"advertised.listeners=PLAINTEXT://{address} sensitive=false" in described
     assert "auto.create.topics.enable=true sensitive=false" in described
 
 
@@ -99,18 +110,20 @@ def test_kafka_delete_records_and_get_offsets(
 
 
 def test_kafka_log_dirs_and_describe_producers(
-    at_broker: tuple[str, str], reader: Confluent, new_topic: NewTopic
+    at_broker: tuple[str, str], peer: Peer, reader: Confluent, new_topic: NewTopic
 ) -> None:
     """Claim C4: what the broker knows of a producer is told, its last sequence number among it."""
     topic = new_topic()
     reader.produce(topic, numbered(10, size_bytes=1_000), Sending(idempotent=True))
     printed = run_tool("kafka-log-dirs", *at_broker, "--describe", "--topic-list", topic)
-    (broker,) = json.loads(printed.splitlines()[-1])["brokers"]
-    (log_dir,) = broker["logDirs"]
-    (partition,) = log_dir["partitions"]
-    assert log_dir["error"] is None
-    assert partition["partition"] == f"{topic}-0"
-    assert 10_000 < partition["size"] < 11_000
+    brokers = json.loads(printed.splitlines()[-1])["brokers"]
+    assert len(brokers) == peer.replicas
+    for broker in brokers:
+        (log_dir,) = broker["logDirs"]
+        (partition,) = log_dir["partitions"]
+        assert log_dir["error"] is None
+        assert partition["partition"] == f"{topic}-0"
+        assert 10_000 < partition["size"] < 11_000
     of_partition = ("--topic", topic, "--partition", "0")
     table = run_tool("kafka-transactions", *at_broker, "describe-producers", *of_partition).splitlines()
     state = dict(zip(table[0].split(), table[1].split(), strict=True))

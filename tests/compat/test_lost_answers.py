@@ -32,7 +32,7 @@ def test_a_lost_answer_without_idempotence_leaves_two_copies(
     """Claim C2 (and B10): the write was done, the sender cannot know, sends again, and both are stored."""
     topic = new_topic()
     with lossy_proxy(bootstrap, [Fate.LOSE_ANSWER]) as proxy:
-        client.produce(topic, for_lines(numbered(1)), Sending(idempotent=False), bootstrap=proxy.address)
+        client.produce(topic, for_lines(numbered(1)), Sending(idempotent=False), bootstrap=proxy.bootstrap)
     assert proxy.fates[Fate.LOSE_ANSWER] == 1
     assert numbers(everything_in(topic, reader)) == [0, 0]
 
@@ -45,7 +45,7 @@ def test_a_storm_of_losses_with_idempotence_leaves_one_copy_of_each_in_order(
     records = for_lines(numbered(400, size_bytes=100))
     how = Sending(idempotent=True, batch_bytes=1_000)
     with lossy_proxy(bootstrap, STORM) as proxy:
-        client.produce(topic, records, how, bootstrap=proxy.address)
+        client.produce(topic, records, how, bootstrap=proxy.bootstrap)
     assert proxy.fates[Fate.LOSE_ANSWER] >= 3
     assert proxy.fates[Fate.TEAR_REQUEST] >= 1
     assert numbers(everything_in(topic, reader)) == list(range(400))
@@ -60,7 +60,7 @@ def test_answers_that_never_come_are_waited_for_and_then_sent_again(
     how = Sending(idempotent=True, batch_bytes=1_000, answer_timeout_ms=500)
     with lossy_proxy(bootstrap, [Fate.DELIVER, Fate.SILENCE]) as proxy:
         make_client(name).produce(
-            topic, for_lines(numbered(100, size_bytes=100)), how, bootstrap=proxy.address
+            topic, for_lines(numbered(100, size_bytes=100)), how, bootstrap=proxy.bootstrap
         )
     assert proxy.fates[Fate.SILENCE] == 1
     assert numbers(everything_in(topic, reader)) == list(range(100))

@@ -16,17 +16,19 @@ from .clients import Client
 from .clients.confluent import Confluent
 from .clients.kcat import Kcat
 from .conftest import MakeClient, NewTopic
+from .peers import Peer
 from .raw import RawClient
 from .sample import Record
 
 
 def test_the_first_write_makes_the_topic(
-    client: Client, reader: Confluent, bootstrap: str, topic_name: Callable[[], str]
+    client: Client, reader: Confluent, raw: RawClient, bootstrap: str, topic_name: Callable[[], str]
 ) -> None:
     """With the broker's number of partitions; auto.create.topics.enable is on, as in Kafka."""
     topic = topic_name()
     client.produce(topic, [Record(b"first")])
     assert [record.value for record in reader.read(topic, 0, 0, 1)] == [b"first"]
+    raw.wait_for_leaders(topic, 1)
     assert len(ConfluentAdmin(bootstrap).describe(topic)) == 1
 
 
@@ -68,21 +70,22 @@ def test_an_unlawful_name_is_refused_and_not_made(raw: RawClient) -> None:
 
 @pytest.mark.kcat
 def test_kcat_lists_brokers_topics_and_leaders(
-    make_client: MakeClient, bootstrap: str, new_topic: NewTopic
+    make_client: MakeClient, bootstrap: str, peer: Peer, new_topic: NewTopic
 ) -> None:
     """Claim A8: any broker tells who leads which partition."""
     kcat = make_client("kcat")
     assert isinstance(kcat, Kcat)
     topic = new_topic(3)
     listed = json.loads(kcat.run("-L", "-J", "-t", topic))
-    (broker,) = listed["brokers"]
-    assert broker["name"] == bootstrap
+    assert {broker["name"] for broker in listed["brokers"]} == set(bootstrap.split(","))
     (found,) = listed["topics"]
-    alone = [{"id": broker["id"]}]
-    assert [(place["partition"], place["leader"]) for place in found["partitions"]] == [
-        (partition, broker["id"]) for partition in range(3)
-    ]
-    assert all(place["replicas"] == alone and place["isrs"] == alone for place in found["partitions"])
+    assert [place["partition"] for place in found["partitions"]] == [0, 1, 2]
+    for place in found["partitions"]:
+        replicas = [replica["id"] for replica in place["replicas"]]
+        assert place["leader"] == replicas[0]
+        assert len(replicas) == peer.replicas
+        assert set(replicas) <= {broker["id"] for broker in listed["brokers"]}
+        assert sorted(replica["id"] for replica in place["isrs"]) == sorted(replicas)
 
 
 def test_a_topic_has_an_id_that_a_namesake_does_not_inherit(

@@ -10,7 +10,7 @@ from kafka.protocol.consumer import FetchRequest, OffsetForLeaderEpochRequest
 from gapless.wire.errors import ErrorCode
 
 from .conftest import NewTopic
-from .raw import RawClient, batch, fetch_partition, fetch_request, records_in
+from .raw import Connection, RawClient, batch, fetch_partition, fetch_request, records_in
 
 NEW_SESSION = 0
 CLOSE_SESSION = -1
@@ -18,21 +18,26 @@ CLOSE_SESSION = -1
 
 @pytest.fixture
 def topic(raw: RawClient, new_topic: NewTopic) -> str:
-    """Three partitions with a record each."""
-    topic = new_topic(3)
+    """Three partitions with a record each, at one broker: a session is about partitions of one leader."""
+    topic = new_topic(3, one_leader=True)
     for partition in range(3):
         raw.produce(topic, batch([b"%d" % partition]), partition=partition)
     return topic
 
 
-def start_session(raw: RawClient, topic: str) -> int:
+@pytest.fixture
+def leader(raw: RawClient, topic: str) -> Connection:
+    return raw.leader(topic)
+
+
+def start_session(leader: Connection, topic: str) -> int:
     """A session over all three partitions, which are read to their ends."""
     wanted = {topic: [fetch_partition(partition, 0) for partition in range(3)]}
-    answer = raw.ask(fetch_request(wanted, session_epoch=NEW_SESSION))
+    answer = leader.ask(fetch_request(wanted, session_epoch=NEW_SESSION))
     assert answer.error_code == ErrorCode.NONE
     assert set(values(answer)) == {b"0", b"1", b"2"}
     moved = {topic: [fetch_partition(partition, 1) for partition in range(3)]}
-    assert values(raw.ask(fetch_request(moved, session_id=answer.session_id, session_epoch=1))) == []
+    assert values(leader.ask(fetch_request(moved, session_id=answer.session_id, session_epoch=1))) == []
     return int(answer.session_id)
 
 
@@ -45,62 +50,64 @@ def values(answer: Any) -> list[bytes | None]:
     return [record.value for place in places if place.records for record in records_in(place.records)]
 
 
-def test_a_session_answers_only_with_what_is_new(raw: RawClient, topic: str) -> None:
-    session = start_session(raw, topic)
-    nothing = raw.ask(fetch_request({}, session_id=session, session_epoch=2))
+def test_a_session_answers_only_with_what_is_new(raw: RawClient, leader: Connection, topic: str) -> None:
+    session = start_session(leader, topic)
+    nothing = leader.ask(fetch_request({}, session_id=session, session_epoch=2))
     assert (nothing.error_code, nothing.session_id, partitions(nothing)) == (ErrorCode.NONE, session, [])
     raw.produce(topic, batch([b"new"]), partition=1)
-    news = raw.ask(fetch_request({}, session_id=session, session_epoch=3))
+    news = leader.ask(fetch_request({}, session_id=session, session_epoch=3))
     assert partitions(news) == [1]
     assert values(news) == [b"new"]
 
 
-def test_a_session_forgets_what_it_is_told_to_forget(raw: RawClient, topic: str) -> None:
-    session = start_session(raw, topic)
+def test_a_session_forgets_what_it_is_told_to_forget(raw: RawClient, leader: Connection, topic: str) -> None:
+    session = start_session(leader, topic)
     forgotten = [FetchRequest.ForgottenTopic(topic=topic, partitions=[1])]
-    raw.ask(fetch_request({}, forgotten=forgotten, session_id=session, session_epoch=2))
+    leader.ask(fetch_request({}, forgotten=forgotten, session_id=session, session_epoch=2))
     for partition in range(3):
         raw.produce(topic, batch([b"new"]), partition=partition)
-    news = raw.ask(fetch_request({}, session_id=session, session_epoch=3))
+    news = leader.ask(fetch_request({}, session_id=session, session_epoch=3))
     assert sorted(partitions(news)) == [0, 2]
 
 
-def test_a_session_takes_up_what_is_added(raw: RawClient, new_topic: NewTopic, topic: str) -> None:
-    session = start_session(raw, topic)
-    other = new_topic()
+def test_a_session_takes_up_what_is_added(
+    raw: RawClient, leader: Connection, new_topic: NewTopic, topic: str
+) -> None:
+    session = start_session(leader, topic)
+    other = new_topic(one_leader=True)
     raw.produce(other, batch([b"other"]))
-    answer = raw.ask(fetch_request({other: [fetch_partition(0, 0)]}, session_id=session, session_epoch=2))
+    answer = leader.ask(fetch_request({other: [fetch_partition(0, 0)]}, session_id=session, session_epoch=2))
     assert values(answer) == [b"other"]
     raw.produce(topic, batch([b"new"]), partition=2)
     moved = {other: [fetch_partition(0, 1)]}
-    assert values(raw.ask(fetch_request(moved, session_id=session, session_epoch=3))) == [b"new"]
+    assert values(leader.ask(fetch_request(moved, session_id=session, session_epoch=3))) == [b"new"]
 
 
-def test_a_wrong_epoch_is_refused(raw: RawClient, topic: str) -> None:
-    session = start_session(raw, topic)
-    answer = raw.ask(fetch_request({}, session_id=session, session_epoch=7))
+def test_a_wrong_epoch_is_refused(leader: Connection, topic: str) -> None:
+    session = start_session(leader, topic)
+    answer = leader.ask(fetch_request({}, session_id=session, session_epoch=7))
     assert answer.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
-def test_an_unknown_session_is_refused(raw: RawClient) -> None:
-    answer = raw.ask(fetch_request({}, session_id=123_456_789, session_epoch=1))
+def test_an_unknown_session_is_refused(leader: Connection) -> None:
+    answer = leader.ask(fetch_request({}, session_id=123_456_789, session_epoch=1))
     assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_a_closed_session_is_unknown(raw: RawClient, topic: str) -> None:
-    session = start_session(raw, topic)
-    closed = raw.ask(fetch_request({}, session_id=session, session_epoch=CLOSE_SESSION))
+def test_a_closed_session_is_unknown(leader: Connection, topic: str) -> None:
+    session = start_session(leader, topic)
+    closed = leader.ask(fetch_request({}, session_id=session, session_epoch=CLOSE_SESSION))
     assert (closed.error_code, closed.session_id) == (ErrorCode.NONE, 0)
-    answer = raw.ask(fetch_request({}, session_id=session, session_epoch=2))
+    answer = leader.ask(fetch_request({}, session_id=session, session_epoch=2))
     assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_a_session_belongs_to_the_broker_and_not_to_the_connection(
-    raw: RawClient, other_raw: RawClient, topic: str
+    raw: RawClient, leader: Connection, other_raw: RawClient, topic: str
 ) -> None:
-    session = start_session(raw, topic)
+    session = start_session(leader, topic)
     raw.produce(topic, batch([b"new"]))
-    answer = other_raw.ask(fetch_request({}, session_id=session, session_epoch=2))
+    answer = other_raw.leader(topic).ask(fetch_request({}, session_id=session, session_epoch=2))
     assert values(answer) == [b"new"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
-from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest
+from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -22,7 +22,7 @@ from gapless.wire.errors import ErrorCode
 
 from .clients import Deadline
 from .conftest import NewTopic
-from .raw import RawClient
+from .raw import TRANSACTION, RawClient
 
 # What Apache Kafka 4.3.1 speaks.
 APIS = {
@@ -35,13 +35,6 @@ APIS = {
     ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
     ApiKey.LIST_TRANSACTIONS: (0, 2),
 }
-RETRIABLE = (
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.CONCURRENT_TRANSACTIONS,
-)
-TRANSACTION_KEY = 1
 
 Name = Callable[[], str]
 
@@ -55,17 +48,12 @@ class Speaker:
         self.producer = {"producer_id": -1, "producer_epoch": -1}
 
     def ask(self, request: Callable[[], Any], error_of: Callable[[Any], int]) -> Any:
-        """Ask until the coordinator is there and not busy."""
-        deadline = Deadline(f"coordinator of {self.transactional_id}")
+        """Ask until the previous transaction has ended in all partitions."""
+        deadline = Deadline(f"end of a transaction of {self.transactional_id}")
         while deadline.open():
             answer = self.raw.ask(request())
-            if error_of(answer) not in RETRIABLE:
+            if error_of(answer) != ErrorCode.CONCURRENT_TRANSACTIONS:
                 return answer
-            self.raw.ask(
-                FindCoordinatorRequest(
-                    key_type=TRANSACTION_KEY, coordinator_keys=[self.transactional_id], version=4
-                )
-            )
         raise AssertionError
 
     def init(self, version: int = 5) -> int:
@@ -149,7 +137,6 @@ class Speaker:
                 **self.producer,
             )
 
-        self.raw.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=[group], version=4))
         answer = self.ask(request, lambda answer: answer.topics[0].partitions[0].error_code)
         return int(answer.topics[0].partitions[0].error_code)
 
@@ -300,7 +287,8 @@ def test_markers_are_written_in_every_version(raw: RawClient, new_topic: NewTopi
 
 @pytest.mark.parametrize("version", range(3))
 def test_transactions_are_listed_in_every_version(speaker: Speaker, version: int) -> None:
-    answer = speaker.raw.ask(
+    coordinator = speaker.raw.coordinator(TRANSACTION, speaker.transactional_id)
+    answer = coordinator.ask(
         ListTransactionsRequest(
             state_filters=["Empty", "Odd"],
             producer_id_filters=[speaker.producer["producer_id"]],
@@ -315,8 +303,12 @@ def test_transactions_are_listed_in_every_version(speaker: Speaker, version: int
 
 
 def test_transactions_are_described(speaker: Speaker, topic_name: Name) -> None:
-    asked = [speaker.transactional_id, topic_name()]
+    own = speaker.raw.coordinator(TRANSACTION, speaker.transactional_id)
+    unknown = topic_name()
+    while speaker.raw.coordinator(TRANSACTION, unknown) is not own:
+        unknown = topic_name()
+    asked = [speaker.transactional_id, unknown]
     answer = speaker.raw.ask(DescribeTransactionsRequest(transactional_ids=asked, version=0))
     states = {state.transactional_id: state for state in answer.transaction_states}
-    assert states[asked[0]].transaction_state == "Empty"
-    assert states[asked[1]].error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert states[speaker.transactional_id].transaction_state == "Empty"
+    assert states[unknown].error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND

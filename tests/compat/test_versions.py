@@ -83,9 +83,9 @@ def test_api_versions_are_told_in_every_version(raw: RawClient, version: int) ->
 def test_a_version_of_the_future_is_answered_with_those_that_there_are(raw: RawClient) -> None:
     """KIP-511: in version 0, so that any client can read it."""
     body = struct.pack(">hhihB", ApiKey.API_VERSIONS, 99, 7, -1, 0)
-    raw.send_bytes(struct.pack(">i", len(body)) + body)
-    raw.expect(ApiVersionsRequest(version=0), correlation_id=7)
-    answer = raw.receive()
+    raw.first_broker.send_bytes(struct.pack(">i", len(body)) + body)
+    raw.first_broker.expect(ApiVersionsRequest(version=0), correlation_id=7)
+    answer = raw.first_broker.receive()
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert {api.api_key for api in answer.api_keys} >= {ApiKey.API_VERSIONS}
 
@@ -95,25 +95,26 @@ def test_other_unknown_versions_and_requests_close_the_connection(
     raw: RawClient, api: int, version: int
 ) -> None:
     body = struct.pack(">hhih", api, version, 7, -1) + bytes(20)
-    raw.send_bytes(struct.pack(">i", len(body)) + body)
-    assert raw.is_closed_by_broker()
+    raw.first_broker.send_bytes(struct.pack(">i", len(body)) + body)
+    assert raw.first_broker.is_closed_by_broker()
 
 
 def test_bytes_after_a_request_are_not_minded(raw: RawClient) -> None:
     """librdkafka sends some after asking for the metadata of all topics."""
     body = struct.pack(">hhih", ApiKey.METADATA, 13, 1, -1) + bytes(5) + b"\1\0\0"
-    raw.send_bytes(struct.pack(">i", len(body)) + body)
-    raw.expect(MetadataRequest(version=13), correlation_id=1)
-    assert raw.receive().brokers
+    raw.first_broker.send_bytes(struct.pack(">i", len(body)) + body)
+    raw.first_broker.expect(MetadataRequest(version=13), correlation_id=1)
+    assert raw.first_broker.receive().brokers
 
 
 def test_answers_come_in_the_order_of_the_requests(raw: RawClient, new_topic: NewTopic) -> None:
     """Also if the first has to wait and the others need not."""
     topic = new_topic()
-    raw.send(fetch_request({topic: [fetch_partition(0, 0)]}))
-    raw.send(metadata(topic, 9))
-    raw.send(list_offsets_request(topic, [0], version=7))
-    kinds = [type(raw.receive()).__name__ for _ in range(3)]
+    leader = raw.leader(topic)
+    leader.send(fetch_request({topic: [fetch_partition(0, 0)]}))
+    leader.send(metadata(topic, 9))
+    leader.send(list_offsets_request(topic, [0], version=7))
+    kinds = [type(leader.receive()).__name__ for _ in range(3)]
     assert kinds == ["FetchResponse", "MetadataResponse", "ListOffsetsResponse"]
 
 

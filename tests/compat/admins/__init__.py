@@ -49,10 +49,12 @@ class Admin(Protocol):
         topic: str,
         partitions: int = 1,
         *,
-        replication_factor: int = 1,
+        replication_factor: int = -1,
         settings: Mapping[str, str] | None = None,
         validate_only: bool = False,
-    ) -> None: ...
+    ) -> None:
+        """Create a topic; -1 partitions or replicas are as many as the broker is configured to give it."""
+        ...
 
     def delete_topic(self, topic: str) -> None: ...
 
@@ -96,8 +98,8 @@ class ModernAdmin(Admin, Protocol):
 class InsightfulAdmin(ModernAdmin, Protocol):
     """What only some can look at."""
 
-    def log_size_bytes(self, topic: str) -> dict[int, int]:
-        """DescribeLogDirs: the size of each partition."""
+    def log_sizes_bytes(self, topic: str) -> dict[int, list[int]]:
+        """DescribeLogDirs of all brokers: the sizes of each partition's replicas."""
         ...
 
     def producers(self, topic: str, partition: int) -> list[ProducerState]:

@@ -46,10 +46,12 @@ class AiokafkaAdmin:
         topic: str,
         partitions: int = 1,
         *,
-        replication_factor: int = 1,
+        replication_factor: int = -1,
         settings: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
+        if replication_factor == -1:  # which this client refuses to send
+            replication_factor = len(self.cluster().brokers)
         new = NewTopic(topic, partitions, replication_factor, topic_configs=dict(settings or {}))
         answer = self._ask(lambda client: client.create_topics([new], validate_only=validate_only))
         _check(answer.topic_errors)

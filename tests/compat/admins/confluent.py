@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -46,12 +46,17 @@ class ConfluentAdmin:
         topic: str,
         partitions: int = 1,
         *,
-        replication_factor: int = 1,
+        replication_factor: int = -1,
         settings: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
         new = NewTopic(topic, partitions, replication_factor, config=dict(settings or {}))
         _result(self._client.create_topics([new], validate_only=validate_only)[topic])
+
+    def create_placed_topic(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
+        """Create a topic with these replicas for each partition, the first of which leads."""
+        new = NewTopic(topic, len(replicas), replica_assignment=[list(of_one) for of_one in replicas])
+        _result(self._client.create_topics([new])[topic])
 
     def delete_topic(self, topic: str) -> None:
         _result(self._client.delete_topics([topic])[topic])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +33,7 @@ class JavaAdmin:
         topic: str,
         partitions: int = 1,
         *,
-        replication_factor: int = 1,
+        replication_factor: int = -1,
         settings: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
@@ -98,16 +99,16 @@ class JavaAdmin:
         found = self._result(self._client.listOffsets({place: spec}).partitionResult(place))
         return found.offset(), found.timestamp()
 
-    def log_size_bytes(self, topic: str) -> dict[int, int]:
+    def log_sizes_bytes(self, topic: str) -> dict[int, list[int]]:
         brokers = list(self.cluster().brokers)
         described = self._result(self._client.describeLogDirs(brokers).allDescriptions())
-        return {
-            place.partition(): replica.size()
-            for log_dirs in described.values()
-            for log_dir in log_dirs.values()
-            for place, replica in log_dir.replicaInfos().items()
-            if place.topic() == topic
-        }
+        sizes: dict[int, list[int]] = defaultdict(list)
+        for log_dirs in described.values():
+            for log_dir in log_dirs.values():
+                for place, replica in log_dir.replicaInfos().items():
+                    if place.topic() == topic:
+                        sizes[place.partition()].append(replica.size())
+        return sizes
 
     def producers(self, topic: str, partition: int) -> list[ProducerState]:
         place = self._place(topic, partition)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -31,7 +32,7 @@ class KafkaPythonAdmin:
         topic: str,
         partitions: int = 1,
         *,
-        replication_factor: int = 1,
+        replication_factor: int = -1,
         settings: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
@@ -98,15 +99,15 @@ class KafkaPythonAdmin:
             found = self._client.list_partition_offsets({place: point})[place]
         return found.offset, found.timestamp
 
-    def log_size_bytes(self, topic: str) -> dict[int, int]:
-        return {
-            partition["partition_index"]: partition["partition_size"]
-            for broker in self._client.describe_log_dirs([topic])
-            for log_dir in broker["log_dirs"]
-            for found in log_dir["topics"]
-            for partition in found["partitions"]
-            if found["name"] == topic
-        }
+    def log_sizes_bytes(self, topic: str) -> dict[int, list[int]]:
+        sizes: dict[int, list[int]] = defaultdict(list)
+        for broker in self._client.describe_log_dirs([topic]):
+            for log_dir in broker["log_dirs"]:
+                for found in log_dir["topics"]:
+                    for partition in found["partitions"]:
+                        if found["name"] == topic:
+                            sizes[partition["partition_index"]].append(partition["partition_size"])
+        return sizes
 
     def producers(self, topic: str, partition: int) -> list[ProducerState]:
         place = TopicPartition(topic, partition)

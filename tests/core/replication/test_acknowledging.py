@@ -8,8 +8,10 @@ from gapless.core.producers import SETTLING_MS
 from gapless.wire.apis import ApiKey
 from gapless.wire.errors import ErrorCode
 from gapless.wire.messages import ListOffsetsRequest
+from gapless.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from tests.core.cluster_harness import ClusterWorld
 from tests.core.harness import batch
-from tests.core.replication.scenes import cluster, ends, latest_offset, stall
+from tests.core.replication.scenes import TIMES, cluster, ends, latest_offset, stall
 
 
 def test_acks_all_waits_for_every_member_in_sync() -> None:
@@ -257,3 +259,19 @@ def test_a_follower_that_catches_up_while_another_is_being_written_down_joins_to
         world.produce(1, topic, batch(b"x"))
     world.run(300)  # it is less than a second until the leader looks at all partitions
     assert set(world.assignment("first").isr) == set(world.assignment("second").isr) == {1, 2, 3}
+
+
+def test_batches_larger_than_a_fetch_are_copied_one_at_a_time() -> None:
+    """A batch that does not fit into an answer is in the next one, though nothing new happens meanwhile."""
+    world = ClusterWorld(2, replica_fetch_max_bytes="100", **TIMES)
+    topics = ("t", "u", "v")
+    for topic in topics:
+        world.create_topic(topic, replicas=(1, 2))
+    world.run(20)
+    wanted = [
+        ProduceTopic(topic, None, [ProducePartition(0, memoryview(bytearray(batch(b"." * 1000))))])
+        for topic in topics
+    ]
+    answer = world.send(1, ApiKey.PRODUCE, 11, ProduceRequest(None, -1, 10_000, wanted))
+    world.run_until(lambda: answer.done, 1000)
+    assert [world.values(2, topic) for topic in topics] == [[b"." * 1000]] * 3

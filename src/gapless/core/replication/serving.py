@@ -180,11 +180,13 @@ class Leading:
             if left_bytes <= 0:
                 break
             asked = session.wanted[key]
-            result = self._read(body, key, asked, left_bytes, not found.results)
+            result = self._read(body, key, asked, left_bytes, found.size_bytes == 0)
             if result.records is not None:
                 found.size_bytes += result.records.size
             elif _is_urgent(result):
                 found.is_urgent = True
+            elif found.size_bytes and self._has_more(key, asked):
+                continue  # Its next batch does not fit into this answer. It stays due for the next answer.
             elif asked.told == (result.high_watermark, result.log_start_offset):
                 del session.due[key]
                 continue
@@ -225,6 +227,10 @@ class Leading:
             return result
         result.records = records if records.size else None
         return result
+
+    def _has_more(self, key: ReplicaKey, asked: _Asked) -> bool:
+        partition = self._node.replicas.by_key[key]
+        return asked.request.fetch_offset < partition.end_for_followers
 
     def _absence(self, asked: _Asked) -> ErrorCode:
         topic = self._node.topic(None, asked.topic_id)
