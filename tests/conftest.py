@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.services", "tests.servers"]
+pytest_plugins = ["tests.services", "tests.servers", "tests.leaks"]
 
 # Property tests are not judged by the clock: the machine may be busy.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
