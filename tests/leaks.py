@@ -2,8 +2,8 @@
 
 A client of librdkafka that is not closed tries to reconnect to its stopped cluster for as long as the process
 runs, and prints each attempt. So after the last test of each file, when the fixtures of the file are torn
-down, no client may be left that was not there before its first test. Clients that fixtures of the whole
-session opened are excepted.
+down, no client may be left that was not there before its first test. What a fixture of the session opened
+may stay until the last test of the process.
 
 Each client has exactly one thread with the name `rdk:main`. Other threads of librdkafka do not count: a
 client of the session starts more of them when it hears of more brokers. Of Python's daemon threads only
@@ -34,12 +34,15 @@ _OF_CLIENTS = ("gapless-", "kafka-python")
 
 
 class OpenThings:
-    """What is known to be open: it was there before the file, or it belongs to the session."""
+    """What may be open."""
 
     def __init__(self) -> None:
         self.file: Path | None = None
         self.failed_before = 0
         self.known: set[object] = set()
+        """Was open before the first test of the file, or belongs to the session."""
+        self.of_session: set[object] = set()
+        """Opened by fixtures of the session, which are torn down after the last test."""
 
 
 _KEY = pytest.StashKey[OpenThings]()
@@ -73,7 +76,9 @@ def pytest_fixture_setup(
         return (yield)
     before = _open_now()
     result = yield
-    request.config.stash[_KEY].known |= _open_now() - before
+    things = request.config.stash[_KEY]
+    things.of_session |= _open_now() - before
+    things.known |= things.of_session
     return result
 
 
@@ -94,12 +99,15 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if isinstance(item, pytest.Function):
         item.funcargs.clear()  # pytest does so a moment later: until then they hold what fixtures returned
     things = item.config.stash[_KEY]
+    if nextitem is None:
+        things.known -= things.of_session
     left = _open_now() - things.known
     if left:
         left = _wait_until_ended(left)
     things.known |= left  # so that no other file is blamed for it
     if left and item.session.testsfailed == things.failed_before:
-        pytest.fail(f"{item.path} left open: {', '.join(_describe(left))}", pytrace=False)
+        who = f"{item.path} or a fixture of the session" if nextitem is None else str(item.path)
+        pytest.fail(f"{who} left open: {', '.join(_describe(left))}", pytrace=False)
 
 
 def _wait_until_ended(left: set[object]) -> set[object]:

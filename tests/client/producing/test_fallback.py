@@ -242,13 +242,14 @@ def test_a_record_that_the_disk_refuses_during_an_outage_is_told_of_at_once(
     told: list[GaplessError | None] = []
     away: dict[str, Any] = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
     sender: SpoolingSender | TransactionalSender
+    to_close: Producer | TransactionalSender
     if word == "exactly-once":
-        sender = TransactionalSender(Spool(tmp_path, "full"), "full", away, start_wait_s=0.0)
+        to_close = sender = TransactionalSender(Spool(tmp_path, "full"), "full", away, start_wait_s=0.0)
         sender.start()
     else:
-        producer = Producer("127.0.0.1:1", "full", spool=tmp_path, spool_mode="always")
-        assert isinstance(producer._sender, SpoolingSender)
-        sender = producer._sender
+        to_close = Producer("127.0.0.1:1", "full", spool=tmp_path, spool_mode="always")
+        assert isinstance(to_close._sender, SpoolingSender)
+        sender = to_close._sender
     sender.send("orders", 0, b"stored", None, None, None, None).stored()
     disk = FaultyDisk()
     disk.write_error = NO_SPACE
@@ -259,7 +260,7 @@ def test_a_record_that_the_disk_refuses_during_an_outage_is_told_of_at_once(
     if word == "at-least-once":
         wait_for(lambda: told, "the callback was called")
     disk.heal()
-    sender.close(0)
+    to_close.close(0)
     assert [type(each) for each in told] == [SpoolFailed]
 
 

@@ -484,7 +484,7 @@ def test_a_ledger_that_cannot_be_made_is_told_in_one_line(
         def result(self) -> None:
             raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not allowed"))
 
-    monkeypatch.setattr(ledger.Ledger, "_exists", lambda _: False)
+    monkeypatch.setattr(ledger.Ledger, "_exists", lambda *_: False)
     monkeypatch.setattr(
         "gapless.client.producing.ledger.AdminClient.create_topics",
         lambda *_, **__: {LEDGER_TOPIC: Refused()},
