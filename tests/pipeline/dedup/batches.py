@@ -52,15 +52,23 @@ def run_batches(
     on_batch: Callable[[DataFrame, int], None],
     transform: Callable[[DataFrame], DataFrame] = lambda stream: stream,
 ) -> None:
-    """Micro-batches over what is there; raises what goes wrong in one."""
+    """Micro-batches over what is there; raises what goes wrong in one.
+
+    PySpark keeps the exception that a batch raises, and so the variables of every frame of its traceback.
+    Therefore it gets another one.
+    """
     failed: list[BaseException] = []
 
-    def batch(rows: DataFrame, number: int) -> None:
+    def succeeds(rows: DataFrame, number: int) -> bool:
         try:
             on_batch(rows, number)
         except BaseException as error:
             failed.append(error)
-            raise
+        return not failed
+
+    def batch(rows: DataFrame, number: int) -> None:
+        if not succeeds(rows, number):
+            raise RuntimeError("the batch has failed")
 
     stream = transform(read_source(spark, source, client_properties()))
     query = (
@@ -73,7 +81,7 @@ def run_batches(
         assert query.awaitTermination(PATIENCE_S)
     except Exception:
         if failed:
-            raise failed[0] from None
+            raise failed.pop() from None
         raise
     finally:
         query.stop()
