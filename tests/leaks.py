@@ -91,7 +91,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     yield
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # after pytest has forgotten what the test logged
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
     yield
     if nextitem is not None and nextitem.path == item.path:

@@ -54,7 +54,7 @@ def test_leaves():
     threading.Thread(target=time.sleep, args=(2.0,), name="left-behind").start()
 """
 LEAVES_NOTHING = """
-import gc, threading, time
+import gc, logging, threading, time
 
 gc.disable()  # so that cycles stay
 
@@ -70,7 +70,14 @@ def test_cycle(new_client):
 def test_thread_that_is_ending():
     threading.Thread(target=time.sleep, args=(0.05,)).start()
 
-def test_returned_by_a_fixture(returned_client): ...
+def test_returned_by_a_fixture(returned_client):
+    try:
+        fail_with(returned_client)
+    except ValueError as error:
+        logging.warning("its traceback holds the client, and pytest holds the log: %s", error)
+
+def fail_with(client):
+    raise ValueError
 """
 LEFT_BY_THE_SESSION = """
 def test_of_session(lasting_client): ...
