@@ -3,7 +3,7 @@
 A client of librdkafka that is not closed tries to reconnect to its stopped cluster for as long as the process
 runs, and prints each attempt. So after the last test of each file, when the fixtures of the file are torn
 down, no client may be left that was not there before its first test. What a fixture of the session opened
-may stay until the last test of the process.
+may stay: the process ends with it.
 
 Each client has exactly one thread with the name `rdk:main`. Other threads of librdkafka do not count: a
 client of the session starts more of them when it hears of more brokers. Of Python's daemon threads only
@@ -41,8 +41,6 @@ class OpenThings:
         self.failed_before = 0
         self.known: set[object] = set()
         """Was open before the first test of the file, or belongs to the session."""
-        self.of_session: set[object] = set()
-        """Opened by fixtures of the session, which are torn down after the last test."""
 
 
 _KEY = pytest.StashKey[OpenThings]()
@@ -76,9 +74,7 @@ def pytest_fixture_setup(
         return (yield)
     before = _open_now()
     result = yield
-    things = request.config.stash[_KEY]
-    things.of_session |= _open_now() - before
-    things.known |= things.of_session
+    request.config.stash[_KEY].known |= _open_now() - before
     return result
 
 
@@ -99,15 +95,12 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if isinstance(item, pytest.Function):
         item.funcargs.clear()  # pytest does so a moment later: until then they hold what fixtures returned
     things = item.config.stash[_KEY]
-    if nextitem is None:
-        things.known -= things.of_session
     left = _open_now() - things.known
     if left:
         left = _wait_until_ended(left)
     things.known |= left  # so that no other file is blamed for it
     if left and item.session.testsfailed == things.failed_before:
-        who = f"{item.path} or a fixture of the session" if nextitem is None else str(item.path)
-        pytest.fail(f"{who} left open: {', '.join(_describe(left))}", pytrace=False)
+        pytest.fail(f"{item.path} left open: {', '.join(_describe(left))}", pytrace=False)
 
 
 def _wait_until_ended(left: set[object]) -> set[object]:

@@ -32,12 +32,6 @@ def returned_client():
 @pytest.fixture(scope="session")
 def client_of_session():
     return client()
-
-@pytest.fixture(scope="session")
-def lasting_client():
-    kept.append(client())
-
-kept = []
 """
 LEAVES_A_CLIENT = """
 kept = []
@@ -79,9 +73,6 @@ def test_returned_by_a_fixture(returned_client):
 def fail_with(client):
     raise ValueError
 """
-LEFT_BY_THE_SESSION = """
-def test_of_session(lasting_client): ...
-"""
 FAILS = """
 kept = []
 
@@ -107,14 +98,6 @@ def test_the_file_at_fault_is_named_and_no_other(tmp_path: Path, source: str, wh
     printed = run(tmp_path)
     assert "1 error" in printed
     assert f"{tmp_path / 'test_b.py'} left open: {what}" in printed
-
-
-def test_fixtures_of_the_session_must_close_what_they_opened_too(tmp_path: Path) -> None:
-    (tmp_path / "test_a.py").write_text(LEFT_BY_THE_SESSION)
-    (tmp_path / "test_b.py").write_text(LEAVES_NOTHING)
-    printed = run(tmp_path)
-    assert "1 error" in printed
-    assert f"{tmp_path / 'test_b.py'} or a fixture of the session left open: 1 clients" in printed
 
 
 def test_the_holder_of_a_client_is_described(tmp_path: Path) -> None:
