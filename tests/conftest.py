@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.compat.peers import CHOICES, DEFAULT_PEER, peer_name
 
-pytest_plugins = ["tests.services", "tests.servers"]
+pytest_plugins = ["tests.services", "tests.servers", "tests.leaks"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+CONFTEST = """
+from tests.conftest import pytest_runtest_protocol
+
+pytest_plugins = ["tests.services"]
+"""
 LEAVES_A_SOCKET_OPEN = """
 import gc, socket
 
@@ -71,11 +76,9 @@ def test_in_one_process(number, testrun_uid):
 """
 
 
-def run_pytest(folder: Path, *options: str, **environment: str) -> str:
+def run_pytest(folder: Path, *options: str, conftest: str = CONFTEST, **environment: str) -> str:
     """Return what pytest prints about the tests of a folder, with our hooks and in a fixed order."""
-    (folder / "conftest.py").write_text(
-        'from tests.conftest import pytest_runtest_protocol\npytest_plugins = ["tests.services"]\n'
-    )
+    (folder / "conftest.py").write_text(conftest)
     (folder / "pytest.ini").write_text(
         f"[pytest]\npythonpath = {Path(__file__).parents[1]}\nfilterwarnings = error\n"
     )

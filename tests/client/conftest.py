@@ -157,7 +157,9 @@ def _embedded_of_session() -> Iterator[Kafka]:
         **KEEPS_RECORDS_OF_ANY_AGE,
     }
     with Cluster(brokers=3, settings=settings) as cluster:
-        yield Kafka("embedded", cluster.bootstrap, cluster, cluster.brokers)
+        kafka = Kafka("embedded", cluster.bootstrap, cluster, cluster.brokers)
+        yield kafka
+        del kafka.admin  # which ends with its last reference, and must not outlive its cluster
 
 
 @pytest.fixture

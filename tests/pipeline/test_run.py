@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka.cimpl import _AdminClientImpl
 
 from gapless.errors import GaplessError
 from gapless.pipeline.batches import BatchRunner
@@ -166,6 +170,46 @@ def test_a_failing_listener_is_told_as_itself_and_costs_no_record(
     assert [each.repeated for each in run(define("SELECT value FROM records"))] == [True]
     files, table = values(spark, tmp_path)
     assert files == table == sorted((str(number),) for number in range(10))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_leaves_neither_clients_nor_its_callers_variables_to_spark(
+    spark: SparkSession,
+    define: Define,
+    send: Callable[[range], None],
+    monkeypatch: pytest.MonkeyPatch,
+    fails: bool,
+) -> None:
+    """PySpark keeps the function of a query, and its last exception, until Java collects them."""
+    send(range(4))
+    definition = define("SELECT value FROM records")
+    if fails:
+        monkeypatch.setattr(DeltaSink, "write", _fail)
+    gc.collect()
+    before = _admins()
+    witness = _witness_of_run(definition, spark)
+    gc.collect()
+    assert (witness(), _admins()) == (None, before)
+
+
+def _witness_of_run(definition: Definition, spark: SparkSession) -> weakref.ref[Any]:
+    """Run, and return a reference to what only the caller of the run refers to."""
+    told: list[Progress] = []
+
+    def witness(progress: Progress) -> None:
+        told.append(progress)
+
+    with suppress(Broken):
+        Pipeline(definition, spark=spark).run(once=True, on_progress=witness)
+    return weakref.ref(witness)
+
+
+def _fail(*_: Any) -> None:
+    raise Broken("the table is away")
+
+
+def _admins() -> int:
+    return sum(isinstance(each, _AdminClientImpl) for each in gc.get_objects())
 
 
 @pytest.mark.parametrize(

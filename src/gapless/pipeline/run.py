@@ -13,7 +13,7 @@ import logging
 import re
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
 from gapless.errors import GaplessError, InvariantViolated, Unreachable
 from gapless.pipeline.alone import alone
@@ -60,6 +60,10 @@ class _Stopped(Exception):
     """A batch came after the pipeline was told to stop: nothing of it was begun."""
 
 
+class _BatchFailed(Exception):
+    """What Spark is told of a batch that failed; the failure itself is raised from `run`."""
+
+
 class Pipeline:
     """One definition, made to run once in this process."""
 
@@ -70,6 +74,8 @@ class Pipeline:
         self._batch_lock = threading.Lock()
         self._failure: BaseException | None = None
         self._last_batch = -1
+        self._work: tuple[BatchRunner, OnProgress] | None = None
+        """What a batch needs, while a query runs."""
 
     def stop(self) -> None:
         """End the run when the batch that is under way is done. From any thread, or a signal's handler."""
@@ -123,22 +129,22 @@ class Pipeline:
                 group=group,
             )
             try:
-                self._watch(self._start(spark, runner, once, on_progress), runner)
+                self._work = runner, on_progress
+                self._watch(self._start(spark, once), runner)
             except (PySparkException, Py4JError) as error:  # what fails inside of a batch is the latter
                 raise explain_loss(error, folder, definition.source, properties) or error from None
         finally:
+            self._work = None
             for _, sink in sinks:
                 sink.close()
 
-    def _start(
-        self, spark: SparkSession, runner: BatchRunner, once: bool, on_progress: OnProgress
-    ) -> StreamingQuery:
+    def _start(self, spark: SparkSession, once: bool) -> StreamingQuery:
         definition = self._definition
         rows = read_source(spark, definition.source, client_properties(definition.kafka))
         if definition.dedup is not None and _within_a_while(definition):
             rows = drop_within(rows, definition.dedup.by, f"{definition.dedup.watermark_s} seconds")
         writer = (
-            rows.writeStream.foreachBatch(self._in_turn(runner, on_progress))
+            rows.writeStream.foreachBatch(self._batch)
             .queryName(definition.name)
             .option("checkpointLocation", definition.checkpoint)
         )
@@ -148,28 +154,35 @@ class Pipeline:
             writer = writer.trigger(processingTime=f"{definition.trigger.every_s} seconds")
         return writer.start()
 
-    def _in_turn(self, runner: BatchRunner, on_progress: OnProgress) -> Any:
-        def batch(rows: DataFrame, number: int) -> None:
-            with self._batch_lock:
-                try:
-                    if self._stop.is_set():
-                        raise _Stopped
-                    progress: Progress = runner.run(rows, number)
-                    unread = progress.repeated or progress.rows_in == 0 or runner.staging is not None
-                    if unread and _within_a_while(self._definition):
-                        bring_up_to_date(rows)
-                except BaseException as error:
-                    # Spark would give it back as text.
-                    self._failure = error
-                    raise
-                self._last_batch = number
-            try:
-                on_progress(progress)
-            except BaseException as error:
-                self._failure = error
-                raise
+    def _batch(self, rows: DataFrame, number: int) -> None:
+        """Called by Spark.
 
-        return batch
+        PySpark keeps this function, and the last exception that it raised, until Java collects its own side
+        of them, which may take minutes. So they must not lead to the clients of the run, nor to variables of
+        its caller, as the traceback of the failure does: `_work` is forgotten when the run has ended, and
+        Spark gets another exception.
+        """
+        failure = self._try_batch(rows, number)
+        if failure is not None:
+            raise _BatchFailed(failure)
+
+    def _try_batch(self, rows: DataFrame, number: int) -> str | None:
+        """Run a batch. Keep its failure, which Spark would return as text, and return that text."""
+        try:
+            with self._batch_lock:
+                if self._stop.is_set() or self._work is None:
+                    raise _Stopped
+                runner, on_progress = self._work
+                progress: Progress = runner.run(rows, number)
+                unread = progress.repeated or progress.rows_in == 0 or runner.staging is not None
+                if unread and _within_a_while(self._definition):
+                    bring_up_to_date(rows)
+                self._last_batch = number
+            on_progress(progress)
+        except BaseException as error:  # noqa: BLE001  # it is raised from `run`
+            self._failure = error
+            return f"{type(error).__name__}: {error}"
+        return None
 
     def _watch(self, query: StreamingQuery, runner: BatchRunner) -> None:
         idle_s = time.monotonic()
@@ -178,7 +191,7 @@ class Pipeline:
                 if self._stop.is_set():
                     self._finish(query)
                     if self._failure is not None and not isinstance(self._failure, _Stopped):
-                        raise self._failure
+                        self._raise(self._failure)
                     return
                 if time.monotonic() - idle_s > _IDLE_EVERY_S and self._batch_lock.acquire(blocking=False):
                     try:
@@ -198,7 +211,15 @@ class Pipeline:
         except StreamingQueryException as error:
             if isinstance(self._failure, _Stopped):
                 return True
-            raise self._failure or error from None
+            self._raise(self._failure or error)
+
+    def _raise(self, failure: BaseException) -> NoReturn:
+        """Raise a failure, and forget it."""
+        self._failure = None
+        try:
+            raise failure from None
+        finally:
+            del failure  # else this frame and the traceback of the failure refer to each other
 
     def _finish(self, query: StreamingQuery) -> None:
         """Let the batch end, and Spark write down that it has: else it would be offered again for nothing."""

@@ -35,10 +35,11 @@ def test_offsets_do_not_expire_while_their_producer_is_idle(tmp_path: Path) -> N
     with Cluster(brokers=1, settings=SETTINGS, proxy=False) as cluster:
         kafka = Kafka("embedded", cluster.bootstrap, cluster, cluster.brokers)
         topic = new_topic(kafka)
+        ledger = Ledger(properties_of(kafka))
+        ledger.ensure_topic()  # brokers refuse offsets of a topic that does not exist
         commit_control(kafka)
         with sending(kafka, tmp_path, SOURCE, keep_alive_s=15.0) as sender:
             send(sender, topic, range(10), 1).wait(30)
-            ledger = Ledger(properties_of(kafka))
             wait_for(lambda: ledger.read(CONTROL) is None, "the control's offset has expired", 100)
             ledger.rest()
             position = position_in(kafka, SOURCE, sender.incarnation)

@@ -19,7 +19,7 @@ import pytest
 
 from gapless.client import DeliveryFailed, LeftInSpool, Producer, Receipt
 from gapless.client.formats import LEDGER_TOPIC, Seal
-from gapless.client.producing import partitions, upkeep
+from gapless.client.producing import partitions, sealer
 from gapless.client.producing import producer as module
 from gapless.client.producing.direct import DirectSender
 from gapless.client.producing.partitions import STEP_RECORDS
@@ -140,7 +140,7 @@ def test_the_last_seal_is_waited_for_as_long_as_the_close_may_take(
 ) -> None:
     """And if it cannot be written even then, somebody is told."""
     topic = new_topic(kafka)
-    monkeypatch.setattr(upkeep, "SEAL_S", 0.2)
+    monkeypatch.setattr(sealer, "SEAL_S", 0.2)
     options: dict[str, Any] = {} if mode is None else {"spool": tmp_path, "spool_mode": mode}
     producer = Producer(kafka.bootstrap, "sealed-late", seal_every_s=0.1, **options)
     producer.send(topic, b"0", wait=True)

@@ -52,17 +52,25 @@ def run_batches(
     on_batch: Callable[[DataFrame, int], None],
     transform: Callable[[DataFrame], DataFrame] = lambda stream: stream,
 ) -> list[int]:
-    """Run micro-batches over all records and return their numbers. Raises what a batch raises."""
+    """Run micro-batches over all records and return their numbers. Raises what a batch raises.
+
+    PySpark keeps the exception that a batch raises, and with it the variables of every frame of its
+    traceback, so it is given a different exception.
+    """
     failed: list[BaseException] = []
     done: list[int] = []
 
-    def batch(rows: DataFrame, number: int) -> None:
+    def succeeds(rows: DataFrame, number: int) -> bool:
         try:
             on_batch(rows, number)
             done.append(number)
         except BaseException as error:
             failed.append(error)
-            raise
+        return not failed
+
+    def batch(rows: DataFrame, number: int) -> None:
+        if not succeeds(rows, number):
+            raise RuntimeError("the batch has failed")
 
     stream = transform(read_source(spark, source, client_properties()))
     query = (
@@ -75,7 +83,7 @@ def run_batches(
         assert query.awaitTermination(PATIENCE_S)
     except Exception:
         if failed:
-            raise failed[0] from None
+            raise failed.pop() from None
         raise
     finally:
         query.stop()

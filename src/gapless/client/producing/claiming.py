@@ -19,6 +19,7 @@ from gapless.client.producing.ownership import (
     new_instance,
     record_before,
 )
+from gapless.client.producing.sealer import forget_kept_seals, read_kept_seals
 from gapless.client.producing.seals import Promises
 from gapless.client.producing.session import Session
 from gapless.client.spool import Spool
@@ -51,6 +52,7 @@ class Claimant:
         self._wanted = wanted
         self._patience_s = patience_s
         self._seals = seals
+        self._kept_seals = read_kept_seals(spool) if seals else []
         self._ledger: Ledger | None = None
         self._fingerprint = NO_FINGERPRINT
         self._before: tuple[str | None] | None = None
@@ -141,9 +143,13 @@ class Claimant:
         session.begin()
         if self._seals and not self._has_position and found.offset > 0:
             session.seal(self._promises.recovered(self._spool.sequences_at(found.offset)))
+        session.seal(self._kept_seals)
         self.set_registers(session, found.offset, found.fingerprint, owner=True)
         session.commit()
         self._is_owner = True
+        if self._kept_seals:
+            forget_kept_seals(self._spool)
+            self._kept_seals = []
         if not self._spool.claimed:
             self._spool.note_claimed()
         if self._has_position:

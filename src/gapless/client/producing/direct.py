@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from gapless.client.formats import INCARNATION_BYTES, SEQUENCE_HEADER, Seal, sequence_header
+from gapless.client.formats import INCARNATION_BYTES, SEQUENCE_HEADER, sequence_header
 from gapless.client.producing.draining import Drain, DrainSettling
 from gapless.client.producing.guarding import Guard
 from gapless.client.producing.intake import now_ms
@@ -34,8 +34,9 @@ from gapless.client.producing.partitions import STEP_RECORDS, Partitions
 from gapless.client.producing.polling import Poller, ProducedHeaders, fail
 from gapless.client.producing.port import OnDelivery
 from gapless.client.producing.receipts import DeliveryFailed, LeftInSpool, Receipt
+from gapless.client.producing.sealer import Sealer, last_seal_timeout_s, read_kept_seals
 from gapless.client.producing.settings import Settings
-from gapless.client.producing.upkeep import Promised, Sealer, Upkeep, time_for_last_seal
+from gapless.client.producing.upkeep import Promised, Upkeep
 from gapless.client.records import Headers
 from gapless.client.semantics import Semantics
 from gapless.client.spool import Spool, Spooled, SpoolError
@@ -110,8 +111,10 @@ class DirectSender:
         # What an earlier producer left in the spool goes first.
         self._is_spooling = self._fallback is not None and self._fallback.drain.left > 0
         self._exceptional = self._is_spooling
-        self._sealer = Sealer(self.poller, settings.connection())
+        self._sealer = Sealer(self.poller, settings.connection(), spool)
         self._seals = settings.seal_every_s > 0 and settings.acks != "0"
+        if self._seals and spool is not None:
+            self._promised.add_kept(read_kept_seals(spool))
         self._upkeep = Upkeep(self.source, settings.seal_every_s if self._seals else 0.0, self._seal)
 
     # ---------------------------------------------------------------------------------- for callers
@@ -285,6 +288,7 @@ class DirectSender:
 
     def close(self, timeout_s: float | None) -> int:
         self.refuse_in_callback("close()")
+        close_by = None if timeout_s is None else time.monotonic() + timeout_s
         # Who waits for room in the spool holds the lock.
         if not self._lock.acquire(timeout=-1 if timeout_s is None else timeout_s):
             if self._fallback is not None:
@@ -296,15 +300,16 @@ class DirectSender:
         if was_stopped is not None:
             return self.spooled
         self._upkeep.stop()
-        unsent = self.flush(timeout_s)
+        unsent = self.flush(None if close_by is None else max(close_by - time.monotonic(), 0.0))
         if self._fallback is not None:
             self._fallback.spool.refuse_when_full()
             self._fallback.drain.stop()
         self.poller.purge(in_flight=True)
         self._handle_failures()
-        if self._seals:
-            self._sealer.write(self._take_seals("close"), time_for_last_seal(timeout_s, unsent), last=True)
         try:
+            if self._seals:
+                self._note_all_acked()
+                self._sealer.write_last(self._promised.take("close"), last_seal_timeout_s(close_by))
             return unsent if self._fallback is None else self._fallback.close()
         finally:
             self.poller.stop()
@@ -461,13 +466,13 @@ class DirectSender:
     # ------------------------------------------------------------------------------------------ seals
 
     def _seal(self) -> None:
-        self._promised.put_back(self._sealer.write(self._take_seals("interval")))
+        self._note_all_acked()
+        self._promised.seal(self._sealer.write)
 
-    def _take_seals(self, reason: str) -> list[Seal]:
+    def _note_all_acked(self) -> None:
         with self.poller.polling:  # lanes are changed by whoever polls
             for lane in list(self._lanes.values()):
                 self.note_acked(lane)
-        return self._promised.take(reason)
 
 
 class _Fallback:

@@ -74,12 +74,15 @@ class Ledger:
         self._groups: dict[str, object] = {}
         self._consumers: dict[str, Consumer] = {}
 
-    def ensure_topic(self) -> None:
-        """Make the topic if it is missing: kept for ever, copied as often as the cluster does by default."""
-        if self._exists():
+    def ensure_topic(self, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        """Make the topic if it is missing: kept for ever, copied as often as the cluster does by default.
+
+        `timeout_s` is that of each request.
+        """
+        if self._exists(timeout_s):
             return
         topic = NewTopic(LEDGER_TOPIC, num_partitions=1, replication_factor=-1, config={"retention.ms": "-1"})
-        made = self._administrator().create_topics([topic], request_timeout=REQUEST_TIMEOUT_S)[LEDGER_TOPIC]
+        made = self._administrator().create_topics([topic], request_timeout=timeout_s)[LEDGER_TOPIC]
         try:
             made.result()
         except KafkaException as error:
@@ -149,9 +152,9 @@ class Ledger:
             )
         return self._consumers[group]
 
-    def _exists(self) -> bool:
+    def _exists(self, timeout_s: float) -> bool:
         described = self._administrator().describe_topics(
-            TopicCollection([LEDGER_TOPIC]), request_timeout=REQUEST_TIMEOUT_S
+            TopicCollection([LEDGER_TOPIC]), request_timeout=timeout_s
         )
         try:
             described[LEDGER_TOPIC].result()

@@ -231,7 +231,10 @@ class Producer:
         """Flush, seal and end; how many records the cluster was not sent in time.
 
         With a spool those are in it, and the next producer with that folder sends them. Without one they have
-        failed, as their receipts tell. In a forked process it does nothing: all is the parent's to send.
+        failed, as their receipts tell. The last seal is tried for the rest of the timeout, 5 s at least. If
+        it cannot be written, a warning is logged, and a spool keeps it for the next producer.
+
+        In a forked process it does nothing: all is the parent's to send.
         """
         if self._is_forked:
             return 0

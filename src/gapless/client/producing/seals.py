@@ -58,11 +58,7 @@ class Acknowledged:
     def take_with_counts(self) -> tuple[tuple[Interval, ...], dict[str, int]]:
         """What `take` gives, and the counts of the same moment."""
         with self._lock:
-            intervals = tuple(
-                Interval(topic, partition, first, last)
-                for (topic, partition), runs in sorted(self._runs.items())
-                for first, last in runs
-            )
+            intervals = self._intervals()
             self._runs.clear()
             return intervals, dict(self._counts)
 
@@ -72,10 +68,22 @@ class Acknowledged:
             for interval in intervals:
                 self._add(*interval)
 
+    def peek_with_counts(self) -> tuple[tuple[Interval, ...], dict[str, int]]:
+        """Return the same as `take_with_counts`, and leave it there."""
+        with self._lock:
+            return self._intervals(), dict(self._counts)
+
     def take_seals(self, source: str, incarnation: bytes, reason: str) -> list[Seal]:
         """Seals for all that is not promised yet: usually one, none if there is nothing."""
         intervals, counts = self.take_with_counts()
         return seals_of(source, incarnation, reason, intervals, counts)
+
+    def _intervals(self) -> tuple[Interval, ...]:
+        return tuple(
+            Interval(topic, partition, first, last)
+            for (topic, partition), runs in sorted(self._runs.items())
+            for first, last in runs
+        )
 
     @property
     def anything(self) -> bool:
@@ -150,7 +158,7 @@ class Promises:
 
     Sequences of the spool's own incarnation are dense and sent in order, so the last of each transaction is
     enough. Records of other incarnations (which an at-least-once producer had left in the spool) are counted
-    one by one.
+    one by one. For one thread, but for `unwritten`.
     """
 
     def __init__(self, source: str, incarnation: bytes) -> None:
@@ -161,6 +169,8 @@ class Promises:
         self._open_lasts: dict[tuple[str, int], int] = {}
         self._open_others: list[Spooled] = []
         self._open_seals: list[Seal] = []
+        self._lock = Lock()
+        """Held while seals change between acknowledged and open."""
 
     @property
     def anything(self) -> bool:
@@ -191,12 +201,26 @@ class Promises:
 
     def seals(self, reason: str) -> list[Seal]:
         """Seals that the open transaction writes: for all that earlier ones have sent."""
-        for incarnation, acknowledged in self._acknowledged.items():
-            self._open_seals += acknowledged.take_seals(self._source, incarnation, reason)
-        return self._open_seals
+        with self._lock:
+            for incarnation, acknowledged in self._acknowledged.items():
+                self._open_seals += acknowledged.take_seals(self._source, incarnation, reason)
+            return self._open_seals
+
+    def unwritten(self, reason: str) -> list[Seal]:
+        """Return seals for all that no committed transaction has sealed. From any thread; changes nothing."""
+        with self._lock:
+            seals = list(self._open_seals)
+            for incarnation, acknowledged in self._acknowledged.items():
+                intervals, counts = acknowledged.peek_with_counts()
+                seals += seals_of(self._source, incarnation, reason, intervals, counts)
+            return seals
 
     def commit(self) -> None:
         """What the open transaction held is in the cluster."""
+        with self._lock:
+            self._commit()
+
+    def _commit(self) -> None:
         own = self._acknowledged[self._incarnation]
         for where, last in self._open_lasts.items():
             own.note_run(*where, self._following.get(where, 0), last)
@@ -208,9 +232,10 @@ class Promises:
 
     def abort(self) -> None:
         """Nothing of the open transaction counts: the next seals have to tell what its seals did."""
-        for seal in self._open_seals:
-            self._acknowledged[seal.incarnation].put_back(seal.intervals)
-        self._clear()
+        with self._lock:
+            for seal in self._open_seals:
+                self._acknowledged[seal.incarnation].put_back(seal.intervals)
+            self._clear()
 
     def _clear(self) -> None:
         self._open_lasts.clear()

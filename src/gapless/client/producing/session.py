@@ -66,7 +66,7 @@ class Session:
 
     def init(self) -> None:
         """Fence every earlier session of this source; return when all its transactions are decided."""
-        self._insist(self._producer.init_transactions)
+        self._insist(lambda timeout: self._producer.init_transactions(timeout))  # noqa: PLW0108  # see there
 
     def begin(self) -> None:
         if not self._wanted():
@@ -102,7 +102,7 @@ class Session:
         self._insist(lambda timeout: self._producer.send_offsets_to_transaction([offset], group, timeout))
 
     def commit(self) -> None:
-        self._insist(self._producer.commit_transaction)
+        self._insist(lambda timeout: self._producer.commit_transaction(timeout))  # noqa: PLW0108  # see there
 
     def discard(self) -> None:
         """Forget everything that is under way; nothing is waited for. The session is of no use afterwards."""
@@ -111,7 +111,11 @@ class Session:
         del self._producer  # it holds us by its callback: now it goes at once, with its threads
 
     def _insist(self, call: Callable[[float], object]) -> None:
-        """Call again as long as librdkafka says that it may be, for as long as our patience lasts."""
+        """Call again as long as librdkafka says that it may be, for as long as our patience lasts.
+
+        `call` must not be a method of the producer itself: it is a variable of the frames in the traceback of
+        an error, and the producer would live on, with its threads, for as long as the error does.
+        """
         give_up_at = time.monotonic() + self._patience_s
         while True:
             if not self._wanted():

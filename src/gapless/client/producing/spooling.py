@@ -9,6 +9,7 @@ So no identity may ever be given twice: an old copy of the folder is refused (gu
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 
 from gapless.client.producing.draining import Drain, DrainSettling
@@ -18,8 +19,9 @@ from gapless.client.producing.partitions import Partitions
 from gapless.client.producing.polling import Poller
 from gapless.client.producing.port import OnDelivery
 from gapless.client.producing.receipts import LeftInSpool, Receipt
+from gapless.client.producing.sealer import Sealer, last_seal_timeout_s, read_kept_seals
 from gapless.client.producing.settings import Settings
-from gapless.client.producing.upkeep import Promised, Sealer, Upkeep, time_for_last_seal
+from gapless.client.producing.upkeep import Promised, Upkeep
 from gapless.client.records import Headers
 from gapless.client.spool import Spool, SpoolFailed, SpoolRestored
 from gapless.errors import GaplessError, UsageError
@@ -56,8 +58,10 @@ class SpoolingSender:
             Guard(spool, settings.source, settings.connection()),
             self._refuse_folder,
         )
-        self._sealer = Sealer(self.poller, settings.connection())
+        self._sealer = Sealer(self.poller, settings.connection(), spool)
         self._seals = settings.seal_every_s > 0
+        if self._seals:
+            self._promised.add_kept(read_kept_seals(spool))
         self._upkeep = Upkeep(settings.source, settings.seal_every_s, self._seal)
 
     @property
@@ -132,15 +136,15 @@ class SpoolingSender:
         if self._is_closed:
             return self._drain.left
         self._is_closed = True
+        close_by = None if timeout_s is None else time.monotonic() + timeout_s
         refusal = self._stopped
         self._stopped = self._stopped or UsageError("the producer is closed")
         self._upkeep.stop()
-        unsent = self.flush(timeout_s)
+        self.flush(None if close_by is None else max(close_by - time.monotonic(), 0.0))
         self._drain.stop()
         self.poller.purge(in_flight=True)
         if self._seals and refusal is None:
-            seals = self._promised.take("close")
-            self._sealer.write(seals, time_for_last_seal(timeout_s, unsent), last=True)
+            self._sealer.write_last(self._promised.take("close"), last_seal_timeout_s(close_by))
         left = self._drain.left
         try:
             self.spool.close()
@@ -170,4 +174,4 @@ class SpoolingSender:
 
     def _seal(self) -> None:
         if self._stopped is None:
-            self._promised.put_back(self._sealer.write(self._promised.take("interval")))
+            self._promised.seal(self._sealer.write)

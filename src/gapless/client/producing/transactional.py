@@ -28,6 +28,7 @@ from gapless.client.producing.ownership import fingerprint
 from gapless.client.producing.partitions import Partitions
 from gapless.client.producing.port import OnDelivery
 from gapless.client.producing.receipts import LeftInSpool, Receipt
+from gapless.client.producing.sealer import keep_seals, last_seal_timeout_s
 from gapless.client.producing.seals import Promises
 from gapless.client.producing.session import TRANSACTION_TIMEOUT_MS, Ended, Session
 from gapless.client.producing.settling import Settling
@@ -196,17 +197,21 @@ class TransactionalSender:
         """Flush, seal, end; what cannot be sent in time stays in the spool."""
         self.refuse_in_callback("close()")
         has_started = self._thread.ident is not None
-        if not self._ending.is_set():
+        is_first = not self._ending.is_set()
+        close_by = None if timeout_s is None else time.monotonic() + timeout_s
+        if is_first:
             unsent = self.flush(timeout_s) if has_started else 1
             # When all is sent there is time for the last seal; else what is under way is given up.
             self._end_by = time.monotonic()
             if not unsent and self.committed is not None:
-                self._end_by += self._patience_s if timeout_s is None else min(timeout_s, self._patience_s)
+                self._end_by += last_seal_timeout_s(close_by)
             self._ending.set()
         if has_started:
             # librdkafka may sit in a call for longer than we told it to. Whatever comes of it is harmless:
             # the next session fences this one.
             self._thread.join(max(0.0, self._end_by - time.monotonic()) + _END_S)
+            if is_first:
+                self._keep_last_seals()
         self._asking.rest()
         end = self.spool.end
         try:
@@ -217,6 +222,19 @@ class TransactionalSender:
                 LeftInSpool("the producer was closed before the record was sent: it is in the spool")
             )
         return self._unsent(end)
+
+    def _keep_last_seals(self) -> None:
+        """Keep what could not be sealed in time.
+
+        The next session seals all that was sent of the spool's own incarnation, without being told. Of others
+        it does not know what was sealed.
+        """
+        if not self._seal_every_s or self._failure is not None:
+            return
+        seals = self._promises.unwritten("close")
+        if seals:
+            reason = self.problem or "there was no time left"
+            keep_seals(self.spool, [each for each in seals if each.incarnation != self.incarnation], reason)
 
     def refuse_in_callback(self, what: str) -> None:
         self._settling.refuse_in_callback(what)

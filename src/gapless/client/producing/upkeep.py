@@ -1,30 +1,17 @@
-"""What a producer without transactions promises: the acknowledged is sealed, at intervals and at the end.
+"""What a producer without transactions has to seal, and the thread that seals it at intervals.
 
-On a thread of its own, because writing a seal may wait for the cluster.
+The thread is its own, because writing a seal may wait for the cluster.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message
-
-from gapless.client.formats import LEDGER_TOPIC, POSITION_PARTITION, Interval, Seal
-from gapless.client.producing.ledger import Ledger, LedgerMissing
-from gapless.client.producing.polling import Poller
+from gapless.client.formats import Interval, Seal
 from gapless.client.producing.seals import Acknowledged, seals_of
 from gapless.client.spool import Spooled, StreamKey
-
-SEAL_S = 5.0
-"""How long a seal at an interval is waited for; what was not written by then goes into the next one."""
-_SERVE_S = 0.05
-
-_logger = logging.getLogger("gapless.client")
 
 
 class Promised:
@@ -55,6 +42,10 @@ class Promised:
             self._acknowledged[own] = Acknowledged(counts)
             self._recovered += seals_of(self._source, own, "recovered", tuple(intervals), counts)
 
+    def add_kept(self, seals: Sequence[Seal]) -> None:
+        """Add seals of an earlier producer that could not write them."""
+        self._recovered += seals
+
     def note(self, records: Sequence[Spooled]) -> None:
         """Records that came out of a spool in its order."""
         runs: dict[StreamKey, list[int]] = {}
@@ -75,6 +66,14 @@ class Promised:
                 taken += acknowledged.take_seals(self._source, incarnation, reason)
             return taken
 
+    def seal(self, write: Callable[[Sequence[Seal]], Sequence[Seal]]) -> None:
+        """Seal what is not promised yet. `write` returns what it could not write: the next seals get that."""
+        unwritten: Sequence[Seal] = self.take("interval")
+        try:
+            unwritten = write(unwritten)
+        finally:  # whatever `write` raises
+            self.put_back(unwritten)
+
     def put_back(self, seals: Sequence[Seal]) -> None:
         """These could not be written."""
         for seal in seals:
@@ -82,75 +81,6 @@ class Promised:
                 self._recovered.append(seal)
             else:
                 self.of(seal.incarnation).put_back(seal.intervals)
-
-
-class Sealer:
-    """Writes seals to the ledger, with the same producer as the records."""
-
-    def __init__(self, poller: Poller, connection: Mapping[str, Any]) -> None:
-        self._poller = poller
-        self._connection = connection
-        self._ledger_is_there = False
-        self._complained = False
-
-    def write(self, seals: Sequence[Seal], timeout_s: float = SEAL_S, last: bool = False) -> list[Seal]:
-        """Those that were not written, if so. The reason is logged the first time, and always of the last."""
-        if not seals:
-            return []
-        open_ones, unwritten = list(seals), list(seals)
-        problem = f"no answer in {timeout_s:g} s"
-        try:
-            self._ensure_ledger()
-            give_up_at = time.monotonic() + timeout_s
-            for seal in seals:
-                self._poller.producer.produce(
-                    LEDGER_TOPIC,
-                    seal.to_bytes(),
-                    seal.key(),
-                    POSITION_PARTITION,
-                    on_delivery=_Told(seal, open_ones, unwritten),
-                )
-            while open_ones and time.monotonic() < give_up_at:
-                self._poller.serve(_SERVE_S)
-            if not open_ones:
-                problem = "the cluster does not take it"
-        except (KafkaException, BufferError, LedgerMissing) as error:
-            problem = str(error)
-        if unwritten and (last or not self._complained):
-            self._complained = True
-            which = "the last seal" if last else "a seal"
-            _logger.warning("%s was not written, so audits will miss promises: %s", which, problem)
-        return list(unwritten)  # reports may yet shorten the other one while it is walked through
-
-    def _ensure_ledger(self) -> None:
-        if not self._ledger_is_there:
-            ledger = Ledger({"log_level": 0, **self._connection})
-            try:
-                ledger.ensure_topic()
-            finally:
-                ledger.rest()
-            self._ledger_is_there = True
-
-
-class _Told:
-    """By librdkafka, what became of a seal."""
-
-    def __init__(self, seal: Seal, open_ones: list[Seal], unwritten: list[Seal]) -> None:
-        self._seal = seal
-        self._open_ones = open_ones
-        self._unwritten = unwritten
-
-    def __call__(self, error: KafkaError | None, _message: Message) -> None:
-        self._open_ones.remove(self._seal)
-        if error is None:
-            self._unwritten.remove(self._seal)
-
-
-def time_for_last_seal(close_timeout_s: float | None, unsent: int) -> float:
-    """Nobody comes after the last seal. If all records arrived, the cluster is there: it is worth waiting."""
-    if unsent:
-        return SEAL_S
-    return float("inf") if close_timeout_s is None else max(SEAL_S, close_timeout_s)
 
 
 class Upkeep:

@@ -4,6 +4,7 @@
     lock                 held by the one process that writes (flock); its pid, for people
     claimed              exists once the spool's position has been committed on the cluster
     hints                how much was sent, and how much was surely stored, when it was last noted
+    seals                seals that the last producer could not write, one in each line
     <position>.segment   the records from that position on
 
 The hints are two slots that are written in turn, each with a checksum, so that a torn write leaves the other
@@ -20,6 +21,7 @@ import logging
 import os
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -36,6 +38,7 @@ _ABOUT = "spool.json"
 _LOCK = "lock"
 _CLAIMED = "claimed"
 _HINTS = "hints"
+_SEALS = "seals"
 _SLOT = Struct("<QQQ")
 _CHECKSUM = Struct("<I")
 _SLOT_BYTES = 64
@@ -192,6 +195,24 @@ class Folder:
     def claim(self) -> None:
         if not self.is_claimed:
             self._disk.replace(self.path / _CLAIMED, [b"the position is on the cluster\n"])
+
+    def read_seals(self) -> list[bytes]:
+        try:
+            return (self.path / _SEALS).read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise SpoolFailed(f"{self.path / _SEALS} cannot be read: {error.strerror}") from error
+
+    def keep_seals(self, seals: Sequence[bytes]) -> None:
+        path = self.path / _SEALS
+        try:
+            if seals:
+                self._disk.replace(path, [seal + b"\n" for seal in seals])
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise SpoolFailed(f"{path} cannot be changed: {error.strerror}") from error
 
     def note(self, sent: int, stored: int) -> None:
         """Write a hint; where the disk refuses even that, only the log hears of it."""

@@ -12,6 +12,7 @@ is written and synced. Only what is stored can be read: what a power cut can tak
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -140,6 +141,22 @@ class Spool(GroupCommit):
             self._tail.forget_below(position)
             self._delete_old()
             self._changed.notify_all()
+
+    # Seals
+
+    def read_seals(self) -> list[bytes]:
+        """Return the seals that `keep_seals` stored last."""
+        return self._folder.read_seals()
+
+    def keep_seals(self, seals: Sequence[bytes]) -> None:
+        """Store seals durably in place of the last ones. None are left of an empty sequence.
+
+        They are for the next producer with this folder. Raises SpoolFailed, SpoolClosed.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise SpoolClosed(f"the spool {self.path} is closed")
+            self._folder.keep_seals(seals)
 
     # The rest
 
