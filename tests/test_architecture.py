@@ -97,6 +97,7 @@ PRIVATE_USES: dict[str, set[str]] = {
         *("client/stores/test_sqlite.py _Connection", "pipeline/dedup/test_by_identity.py _Gathering"),
         *("pipeline/sinks/kafka/mortal.py _begin", "pipeline/sinks/kafka/mortal.py _commit"),
         *("client/producing/test_producer.py _sender", "client/producing/test_producer.py _upkeep"),
+        *("client/producing/test_sealer.py _sender", "client/producing/test_sealer.py _upkeep"),
     },
     "an attempt or a broker that ignores what was committed": {
         *("pipeline/sinks/postgres/test_writer.py _beginning", "pipeline/sinks/test_delta.py _append"),
@@ -114,6 +115,7 @@ PRIVATE_USES: dict[str, set[str]] = {
         *("audit/test_following.py _sinks", "audit/test_following.py _there"),
     },
     "a private name of a library that offers no public one": {
+        *("leaks.py _AdminClientImpl", "pipeline/test_run.py _AdminClientImpl"),
         *("broker/nasty.py _attribute", "broker/nasty.py _includes", "wire/made_messages.py _attribute"),
         *(
             "wire/made_messages.py _includes",

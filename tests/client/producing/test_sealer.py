@@ -94,8 +94,8 @@ def new_sealer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Sealer, F
             def rest(self) -> None: ...
 
         monkeypatch.setattr(module, "Ledger", FakeLedger)
-        monkeypatch.setattr(module, "_RETRY_S", 0.001)
-        monkeypatch.setattr(module, "_SERVE_S", 0.001)
+        monkeypatch.setattr(module, "RETRY_S", 0.001)
+        monkeypatch.setattr(module, "SERVE_S", 0.001)
         poller = FakePoller(faults)
         return Sealer(cast("Poller", poller), {}, spool), poller
 

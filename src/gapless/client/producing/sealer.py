@@ -28,8 +28,8 @@ SEAL_S = 5.0
 """How long a seal at an interval is tried; what was not written by then goes into the next one."""
 LAST_SEAL_S = 120.0
 """How long the last seal is tried if `close` has no timeout: as long as Kafka's producers try a record."""
-_SERVE_S = 0.05
-_RETRY_S = 0.3
+SERVE_S = 0.05
+RETRY_S = 0.3
 _MIN_REQUEST_S = 0.1
 
 # After these errors another attempt fails as well.
@@ -164,7 +164,7 @@ class Sealer:
             if is_last:
                 _logger.info("the last seal is not written yet, and is tried for %.1f s: %s", left_s, reason)
             self._ledger_exists = False  # it may have been deleted
-            time.sleep(min(_RETRY_S, left_s))
+            time.sleep(min(RETRY_S, left_s))
         return refused + to_write, reason
 
     def _ensure_ledger(self, give_up_at: float) -> None:
@@ -189,7 +189,7 @@ class Sealer:
             left_s = give_up_at - time.monotonic()
             if left_s <= 0:
                 break
-            self._poller.serve(min(_SERVE_S, left_s))
+            self._poller.serve(min(SERVE_S, left_s))
         return attempt
 
     def _produce(self, producer: Producer, seal: Seal, attempt: _Attempt, give_up_at: float) -> None:
@@ -201,7 +201,7 @@ class Sealer:
             except BufferError:  # reports make room
                 if time.monotonic() >= give_up_at:
                     return
-                self._poller.serve(_SERVE_S)
+                self._poller.serve(SERVE_S)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError._FATAL and self._poller.producer is producer:
                     self._poller.fatal = True  # the poller's thread makes a new one
