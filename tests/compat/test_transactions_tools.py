@@ -6,21 +6,22 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from gapless.testing.apache_kafka import kafka_tool
+from gapless.core.shard import shard_of
 from gapless.testing.broker import EmbeddedBroker
 
 from .clients import ANSWER_TIMEOUT_S, eventually
 from .conftest import NewTopic as MakeTopic
-from .isolation import NewName, committed_offset, values
-from .jvm import run_tool
+from .isolation import NewName, committed_offset, values, values_by_partition
+from .jvm import run_formatter, run_tool
+from .raw import COORDINATORS
 from .transactors.confluent import ConfluentTransactor
 
 COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
-LOG_FORMATTER = "org.apache.kafka.tools.consumer.TransactionLogMessageFormatter"
 
 pytestmark = pytest.mark.java_clients
 
@@ -57,20 +58,26 @@ def test_transactions_are_listed_and_described(
     )
 
 
+@pytest.mark.parametrize(("partitions", "records"), [(1, 5_000), (12, 20_000)])
 def test_the_newer_protocol_carries_the_perf_test(
-    bootstrap: str, new_topic: MakeTopic, topic_name: NewName
+    bootstrap: str, new_topic: MakeTopic, topic_name: NewName, partitions: int, records: int
 ) -> None:
-    """Apache's 4.3 client does not add partitions, and gets a new epoch with each transaction."""
-    topic, transactional_id = new_topic(), topic_name()
-    records = ["--num-records", "5000", "--record-size", "100", "--throughput", "-1"]
+    """Apache's 4.3 client does not add partitions, and gets a new epoch with each transaction.
+
+    A transaction ends every 10 ms, and the next one begins at once, with several batches for each partition:
+    some of them reach the leader before the marker of the transaction that has ended.
+    """
+    topic, transactional_id = new_topic(partitions), topic_name()
+    load = ["--num-records", str(records), "--record-size", "100", "--throughput", "-1"]
     ends = ["--transactional-id", transactional_id, "--transaction-duration-ms", "10"]
     printed = run_tool(
-        "kafka-producer-perf-test", "--topic", topic, *records, "--bootstrap-server", bootstrap, *ends
+        "kafka-producer-perf-test", "--topic", topic, *load, "--bootstrap-server", bootstrap, *ends
     )
-    assert "5000 records sent" in printed
+    assert f"{records} records sent" in printed
     (described,) = transactions(bootstrap, "describe", "--transactional-id", transactional_id)
     assert int(described["ProducerEpoch"]) > 1
-    assert len(values(bootstrap, topic)) == 5000
+    found = values_by_partition(bootstrap, topic, range(partitions))
+    assert sum(map(len, found.values())) == records
 
 
 def test_the_message_copier_copies_each_message_once(
@@ -103,18 +110,16 @@ def test_kafka_decodes_the_records_of_the_coordinator(
     transactor.begin()
     transactor.send(topic, 0, b"a")
     transactor.commit()
-    done = kafka_tool(
-        "kafka-console-consumer",
-        *("--bootstrap-server", bootstrap, "--topic", "__transaction_state", "--from-beginning"),
-        *("--timeout-ms", "5000", "--formatter", LOG_FORMATTER),
-    )
-    decoder, text, found = json.JSONDecoder(), done.stdout, []
-    while text.lstrip().startswith("{"):
-        record, end = decoder.raw_decode(text.lstrip())
-        text = text.lstrip()[end:]
-        if record["key"]["data"]["transactionalId"] == transactional_id:
-            found.append(record["value"]["data"])
-    assert [record["transactionStatus"] for record in found] == [0, 1, 2, 4]
+    shard = shard_of(transactional_id, COORDINATORS)
+
+    def states() -> list[Any]:
+        found = run_formatter("TransactionLogMessageFormatter", bootstrap, "__transaction_state", shard)
+        own = (each for each in found if each["key"]["data"]["transactionalId"] == transactional_id)
+        return [each["value"]["data"] for each in own]
+
+    # The client learns of the commit before the markers are written, and with them the last state.
+    eventually(lambda: [state["transactionStatus"] for state in states()], [0, 1, 2, 4])
+    found = states()
     assert found[0]["transactionPartitions"] is None
     assert found[1]["transactionPartitions"] == [{"topic": topic, "partitionIds": [0]}]
 
