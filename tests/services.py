@@ -6,8 +6,10 @@ A test names its services by mark (`@pytest.mark.redis`), fixture or parameter (
   does not run, nothing runs;
 - it gets the mark `server` if one of its services is a JVM, a server or a browser. `make test-fast` excludes
   these tests;
-- it runs in the same process as all other tests of its most expensive service, so that only one process
-  starts Spark, and only one starts Apache Kafka. Tests without such a service run file by file.
+- if it uses a fixture or parameter of a service, and so a server that tests share, it runs in the same
+  process as all other tests of its most expensive service. So only one process starts Spark, and only one
+  Apache Kafka. All other tests run file by file, including those that start a server of their own and have
+  only the mark of its service.
 
 Why not share one server among all processes? Tests cut off, empty and reconfigure their servers. Tests of
 one process run one after another, so each finds the server whole; tests of two would disturb each other.
@@ -42,7 +44,6 @@ class Service(NamedTuple):
     why_missing: Callable[[], str | None]
     names: Collection[str] = ()  # of fixtures that start it, and of parameters that mean it
     is_server: bool = True
-    is_shared: bool = True  # tests that need it run in one process
 
 
 def _failure(find: Callable[[], object]) -> str | None:
@@ -93,8 +94,8 @@ SERVICES: dict[str, Service] = {
     "chromium": Service(
         lambda: _library("playwright", "dev") or _program("chromium", "chromium"), {"browser"}
     ),
-    "class_archives": Service(_class_archives, is_shared=False),
-    "kcat": Service(lambda: _program("kcat", "kcat"), is_server=False, is_shared=False),
+    "class_archives": Service(_class_archives),
+    "kcat": Service(lambda: _program("kcat", "kcat"), is_server=False),
 }
 
 
@@ -105,12 +106,14 @@ def why_missing(service: str) -> str | None:
 
 def services_of(item: pytest.Item) -> list[str]:
     """Return the names of the services that a test needs, the most expensive first."""
+    shared = _shared_services(item)
+    return [name for name in SERVICES if name in shared or item.get_closest_marker(name) is not None]
+
+
+def _shared_services(item: pytest.Item) -> list[str]:
+    """Return the names of the services whose fixtures or parameters a test uses."""
     used = parameters_of(item) | set(getattr(item, "fixturenames", ()))
-    return [
-        name
-        for name, service in SERVICES.items()
-        if item.get_closest_marker(name) is not None or not used.isdisjoint({name, *service.names})
-    ]
+    return [name for name, service in SERVICES.items() if not used.isdisjoint({name, *service.names})]
 
 
 def parameters_of(item: pytest.Item) -> set[object]:
@@ -122,8 +125,7 @@ def parameters_of(item: pytest.Item) -> set[object]:
 
 def group_of(item: pytest.Item) -> str:
     """Return the service whose tests this one runs with, or an empty string."""
-    shared = [name for name in services_of(item) if SERVICES[name].is_shared]
-    return shared[0] if shared else ""
+    return next((name for name in _shared_services(item) if SERVICES[name].is_server), "")
 
 
 def pytest_configure(config: pytest.Config) -> None:

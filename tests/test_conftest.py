@@ -68,9 +68,11 @@ def test_variants(cluster, number): ...
 SHARES = """
 import os, pytest
 
+@pytest.fixture
+def redis_server(): ...
+
 @pytest.mark.parametrize("number", range(5))
-@pytest.mark.redis
-def test_in_one_process(number, testrun_uid):
+def test_in_one_process(redis_server, number, testrun_uid):
     with open("processes", "a") as file:
         file.write(f"{os.getpid()}\\n")
 """

@@ -80,7 +80,6 @@ master = "local[2]"
 
 # Where the driver dies, and in which batch; then it is started again, for the next death.
 DEATHS = {
-    "one": [("kafka:after", 1)],
     "some": [("dedup:before", 0), ("kafka:after", 1)],
     "others": [
         ("dedup:after", 0),
@@ -94,7 +93,6 @@ DEATHS = {
 
 @pytest.fixture(
     params=[
-        "embedded-one",
         pytest.param("embedded-some", marks=pytest.mark.slow),
         pytest.param("embedded-others", marks=pytest.mark.soak),
         pytest.param("apache-some", marks=pytest.mark.soak),
