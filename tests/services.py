@@ -7,9 +7,9 @@ A test names its services by mark (`@pytest.mark.redis`), fixture or parameter (
 - it gets the mark `server` if one of its services is a JVM, a server or a browser. `make test-fast` excludes
   these tests;
 - if it uses a fixture or parameter of a service, and so a server that tests share, it runs in the same
-  process as all other tests of its most expensive service. So only one process starts Spark, and only one
-  Apache Kafka. All other tests run file by file, including those that start a server of their own and have
-  only the mark of its service.
+  process as all other tests of its most expensive service. So a run starts Apache Kafka once, and Spark
+  twice, because the audit's tests have a session of their own. All other tests run file by file, including
+  those that start a server of their own and have only the mark of its service.
 
 Why not share one server among all processes? Tests cut off, empty and reconfigure their servers. Tests of
 one process run one after another, so each finds the server whole; tests of two would disturb each other.
@@ -99,6 +99,9 @@ SERVICES: dict[str, Service] = {
 }
 
 
+SPARK_OF_AUDIT = "spark of the audit"
+
+
 @cache
 def why_missing(service: str) -> str | None:
     return SERVICES[service].why_missing()
@@ -124,8 +127,11 @@ def parameters_of(item: pytest.Item) -> set[object]:
 
 
 def group_of(item: pytest.Item) -> str:
-    """Return the service whose tests this one runs with, or an empty string."""
-    return next((name for name in _shared_services(item) if SERVICES[name].is_server), "")
+    """Return the name of the group of tests that this one runs with, or an empty string."""
+    group = next((name for name in _shared_services(item) if SERVICES[name].is_server), "")
+    # With one session, Spark's tests would still run when all others have ended.
+    is_audit = group == "spark" and any("audit" in part for part in item.path.parts)
+    return SPARK_OF_AUDIT if is_audit else group
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -158,7 +164,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, o
             item.add_marker(pytest.mark.slow)
     result = yield
     long_files = {item.path for item in items if _timeout_s(item) > LONG_S}
-    ranks = [*SERVICES, "", None]
+    ranks = ["spark", SPARK_OF_AUDIT, *SERVICES, "", None]
     items.sort(key=lambda item: ranks.index(group_of(item) or ("" if item.path in long_files else None)))
     return result
 

@@ -125,6 +125,8 @@ REPORTS = {
     "hostile": hostile(),
     **sparse(),
 }
+LIKE_OTHERS = REPORTS.keys() - {"faults", "extremes", "hostile"}
+"""These reports can break a page only where one of the others breaks it, too."""
 
 
 # The text.
@@ -339,6 +341,7 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Opener]:
     assert not opener.complaints
 
 
+@pytest.mark.slow_variants(*LIKE_OTHERS)
 @pytest.mark.parametrize("width", [PHONE, DESK])
 @pytest.mark.parametrize("kind", REPORTS)
 def test_a_page_is_as_wide_as_its_window_and_its_answer_is_seen(
@@ -403,6 +406,7 @@ def test_counts_are_drawn_as_high_as_they_are(opened: Opener) -> None:
     assert (area["y"], area["height"]) == pytest.approx((top, ground - top), abs=2)
 
 
+@pytest.mark.slow_variants(10, 60 * 24 * 3)
 @pytest.mark.parametrize("width", [PHONE, DESK])
 @pytest.mark.parametrize("minutes", [1, 10, 60 * 5, 60 * 24 * 3, 60 * 24 * 900])
 def test_labels_of_times_do_not_touch(opened: Opener, width: int, minutes: int) -> None:
@@ -465,6 +469,7 @@ def test_a_pdf_can_be_made(opened: Opener, kind: str) -> None:
     assert len(pdf) > 5000
 
 
+@pytest.mark.slow_variants(*LIKE_OTHERS)
 @pytest.mark.parametrize("table", ["Sources", "Findings"])
 @pytest.mark.parametrize("kind", REPORTS)
 def test_on_a_phone_all_of_a_table_is_seen_without_scrolling_aside(
