@@ -31,8 +31,12 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-re
 test: setup lint ## everything that guards a promise, in ten minutes: what CI runs (PYTEST_ARGS="-k word" for some of it)
 	$(PYTEST) -m "not slow and not soak" $(PYTEST_ARGS)
 
-test-fast: $(VENV)/.installed ## without JVMs and servers, in two minutes: run it before each commit
-	$(PYTEST) -m "not server and not slow and not soak" $(PYTEST_ARGS)
+# Without the tests of clients that wait for brokers to die, to come back, or to hand partitions over.
+WAITING := $(addprefix tests/client/,test_relay.py $(addprefix consuming/,test_crashes.py test_outages.py test_rebalances.py) \
+	$(addprefix producing/,test_crashes.py test_fallback.py test_folders.py test_recovery.py test_resending.py test_sealer.py))
+FAST := tests/wire tests/core tests/storage tests/simulator tests/client $(addprefix --ignore=,$(WAITING))
+test-fast: $(VENV)/.installed ## no JVM, no server, in two minutes: run it before each commit
+	$(PYTEST) -m "not server and not slow and not soak" $(FAST) $(PYTEST_ARGS)
 
 test-all: export GAPLESS_SPARK_COMPILES = true
 test-all: setup lint ## all tests, the client matrix on three brokers and on Apache Kafka, a minute of soak: within an hour
