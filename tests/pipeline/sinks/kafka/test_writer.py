@@ -75,6 +75,14 @@ def write_elsewhere(writer: KafkaWriter, slot: Slot) -> None:
     writer.write(slot, iter([numbers(range(slot.start, slot.end))]))
 
 
+@pytest.fixture(autouse=True)
+def _close_cached_clients() -> Iterator[None]:
+    """Close the clients that the writer caches for later batches. A worker's clients end with its process."""
+    yield
+    while writers._kept:
+        writers._kept.popitem()[1].give_up()
+
+
 @pytest.fixture
 def stage(output: str) -> Stage:
     return Stage(output)
