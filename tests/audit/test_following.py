@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -371,6 +373,21 @@ def test_what_a_topics_retention_took_before_the_watch_began_has_expired(bench: 
         answer.result(30)
     hop = follower.look().hops[1]
     assert (hop.counts.expired, hop.counts.lost) == (4, 0)
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_nothing_refers_to_a_closed_follower_of_a_table(bench: Bench, tmp_path: Path, kind: str) -> None:
+    """Its clients of the cluster are open for as long as something does."""
+    rows, carrier = filled(bench, 3), to_files(bench, kind, tmp_path / "table")
+    carrier.write(rows)
+    carrier.carried_to({0: 3})
+    with carrier.follower() as follower:
+        assert follower.look().verdict is Verdict.CLEAN
+    sink = weakref.ref(follower._sinks[0])
+    _followers.clear()
+    del follower
+    gc.collect()
+    assert sink() is None
 
 
 def test_rows_of_aborted_records_are_named(bench: Bench, tmp_path: Path) -> None:

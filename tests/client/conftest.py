@@ -170,11 +170,12 @@ def embedded(_embedded_of_session: Kafka) -> Kafka:
 
 
 @pytest.fixture
-def apache(apache_of_session: ApacheBehindProxy) -> Kafka:
+def apache(apache_of_session: ApacheBehindProxy) -> Iterator[Kafka]:
     """Apache Kafka, whole."""
     kafka = Kafka("apache", apache_of_session.bootstrap, apache_of_session.network, [1])
     kafka.repair()
-    return kafka
+    yield kafka
+    del kafka.admin  # the traceback of an expected error may refer to this object, and so to the client
 
 
 @pytest.fixture(params=["embedded", "apache"])

@@ -115,6 +115,24 @@ class TopicFeed:
         """Nothing is kept."""
 
 
+class _Receiver:
+    """Passes a query's batches to a function, until it is released.
+
+    PySpark refers to the function of a query until the JVM collects its own counterpart of it, long after
+    the query has ended. That function refers to the whole audit, and so to clients of the cluster.
+    """
+
+    def __init__(self, each: Each) -> None:
+        self._each: Each | None = each
+
+    def __call__(self, rows: DataFrame, _batch: int) -> None:
+        if self._each is not None:
+            self._each(rows)
+
+    def release(self) -> None:
+        self._each = None
+
+
 class TableFeed:
     """A Delta table, or a folder of Parquet files: by the files that are added."""
 
@@ -142,15 +160,19 @@ class TableFeed:
         if self._memory is None:
             self._memory = tempfile.TemporaryDirectory(prefix="gapless-audit-")
             self.taken = deleted_from(self._spec, self._spark) if self._spec.kind == "delta" else None
-        with reading_errors(self._spec):
-            query = (
-                self._stream()
-                .writeStream.foreachBatch(lambda rows, _: each(rows))
-                .option("checkpointLocation", str(Path(self._memory.name, "read")))
-                .trigger(availableNow=True)
-                .start()
-            )
-            query.awaitTermination()
+        receiver = _Receiver(each)
+        try:
+            with reading_errors(self._spec):
+                query = (
+                    self._stream()
+                    .writeStream.foreachBatch(receiver)
+                    .option("checkpointLocation", str(Path(self._memory.name, "read")))
+                    .trigger(availableNow=True)
+                    .start()
+                )
+                query.awaitTermination()
+        finally:
+            receiver.release()
 
     def begins_ms(self) -> int | None:
         return None

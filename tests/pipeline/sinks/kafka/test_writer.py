@@ -5,6 +5,7 @@ Without Spark: the task is called as a worker would call it.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 
 from gapless.pipeline.sinks.kafka import KafkaSink
 from gapless.pipeline.sinks.kafka import writer as writers
@@ -75,6 +77,14 @@ def write_elsewhere(writer: KafkaWriter, slot: Slot) -> None:
     writer.write(slot, iter([numbers(range(slot.start, slot.end))]))
 
 
+@pytest.fixture(autouse=True)
+def _close_cached_clients() -> Iterator[None]:
+    """Close the clients that the writer caches for later batches. A worker's clients end with its process."""
+    yield
+    while writers._kept:
+        writers._kept.popitem()[1].give_up()
+
+
 @pytest.fixture
 def stage(output: str) -> Stage:
     return Stage(output)
@@ -122,6 +132,30 @@ def test_a_zombie_is_fenced_and_what_it_sent_is_not_committed(stage: Stage) -> N
     register.close()
     assert stage.values() == list(range(10))
     assert len(read_all(stage.bootstrap, stage.topic, committed=False)) >= 10
+
+
+def test_an_error_does_not_keep_the_producer_open_that_failed(stage: Stage) -> None:
+    """Spark keeps a failed task's error for a while, and with its traceback all variables of each call."""
+    before = producers()
+    wrong_partition = pa.RecordBatch.from_pydict({"value": ["1"], "partition": [7]})
+    with pytest.raises(RowRefused) as _refused:
+        stage.write(0, iter([wrong_partition]))
+    assert producers() == before
+    replaced, other = (Sender(stage.target, stage.prefix + "orders-0") for _ in range(2))
+    replaced.init()
+    replaced.begin()
+    replaced.send(stage.rows(0), stage.topic)
+    other.init()
+    with pytest.raises(Fenced) as _fenced:
+        replaced.commit()
+    replaced.discard()
+    other.discard()
+    assert producers() == before
+
+
+def producers() -> list[object]:
+    """Return all producers of this process."""
+    return [each for each in gc.get_objects() if isinstance(each, Producer)]
 
 
 class Attempt:
@@ -215,15 +249,15 @@ def test_a_commit_without_an_answer_is_looked_up(
     assert stage.values() == list(range(20))
 
 
-@pytest.mark.parametrize("error", [InputCutOff("cut off"), ZeroDivisionError("the transform's")])
+@pytest.mark.parametrize("error", [InputCutOff, ZeroDivisionError])
 def test_rows_that_end_in_an_error_are_not_written_and_nobody_waits_for_them(
-    stage: Stage, error: Exception
+    stage: Stage, error: type[Exception]
 ) -> None:
     def rows() -> Iterator[pa.RecordBatch]:
         yield numbers(range(100, 105))
-        raise error
+        raise error("the rows end here")
 
-    with pytest.raises(type(error)):
+    with pytest.raises(error):
         stage.write(0, rows())
     stage.write(0)
     assert stage.values() == list(range(10))

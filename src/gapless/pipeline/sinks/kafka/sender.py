@@ -107,25 +107,28 @@ class Sender:
     def send(self, batches: Iterable[RecordBatch], topic: str | None) -> int:
         """Hand all rows to librdkafka, which sends them meanwhile. How many they were."""
         produce, count = self._producer.produce, 0
-        for batch in batches:
-            for record in records(batch, topic):
-                name, value, key, partition, timestamp_ms, headers = record
-                try:
-                    produce(name, value, key, partition, None, None, timestamp_ms, headers)
-                except BufferError:
-                    self._produce_slowly(record)
-                except KafkaException as error:
-                    self._note(error.args[0], str(name), partition)
-                    raise self._lost(error) from error
-                except (TypeError, ValueError) as error:
-                    raise RowRefused(
-                        f"a row is no Kafka record (topic {name!r}, partition {partition}): {error}"
-                    ) from error
-            count += batch.num_rows
-            self._poll(0)
-            if self._cause is not None:
-                raise self._lost(KafkaException(self._cause))
-        return count
+        try:
+            for batch in batches:
+                for record in records(batch, topic):
+                    name, value, key, partition, timestamp_ms, headers = record
+                    try:
+                        produce(name, value, key, partition, None, None, timestamp_ms, headers)
+                    except BufferError:
+                        self._produce_slowly(record)
+                    except KafkaException as error:
+                        self._note(error.args[0], str(name), partition)
+                        raise self._lost(error) from error
+                    except (TypeError, ValueError) as error:
+                        raise RowRefused(
+                            f"a row is no Kafka record (topic {name!r}, partition {partition}): {error}"
+                        ) from error
+                count += batch.num_rows
+                self._poll(0)
+                if self._cause is not None:
+                    raise self._lost(KafkaException(self._cause))
+            return count
+        finally:
+            del produce  # the traceback of an error would keep the client open after `discard`
 
     def mark(self, register: Register, marker: Marker) -> None:
         """Move the marker, in the transaction that is open."""
@@ -165,15 +168,18 @@ class Sender:
     def _insist(self, call: Callable[[float], object], patience_s: float) -> None:
         """Call again for as long as librdkafka says that it may be."""
         give_up_at = time.monotonic() + patience_s
-        while True:
-            try:
-                call(_SLICE_S)
-                return
-            except KafkaException as error:
-                if not error.args[0].retriable() or time.monotonic() >= give_up_at:
-                    self._poll(0)
-                    raise
-            self._poll(0)
+        try:
+            while True:
+                try:
+                    call(_SLICE_S)
+                    return
+                except KafkaException as error:
+                    if not error.args[0].retriable() or time.monotonic() >= give_up_at:
+                        self._poll(0)
+                        raise
+                self._poll(0)
+        finally:
+            del call  # a method of the client: the traceback of an error would keep the client open
 
     def _poll(self, seconds: float) -> None:
         """Let failed records be noted. A fatal error, which may be raised here, is told by the next call."""
