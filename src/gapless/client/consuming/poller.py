@@ -500,11 +500,12 @@ class Poller:
         consumer.seek(_library(partition, max(offset, 0)))
         thread = threading.Thread(target=ask, name="gapless-watermarks", daemon=True)
         thread.start()
-        while True:
-            thread.join(_SEEK_EVERY_S)
-            if watermarks.done():
-                break
-            consumer.seek(_library(partition, max(offset, 0)))
+        try:
+            while thread.is_alive():
+                thread.join(_SEEK_EVERY_S)
+                consumer.seek(_library(partition, max(offset, 0)))
+        finally:
+            thread.join()  # the consumer must not be closed while a thread uses it
         low, high = watermarks.result()
         if offset < 0:
             offset = high if offset == OFFSET_END else low
