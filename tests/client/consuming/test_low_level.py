@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer as BareProducer
 
 from gapless.client.consuming.consumer import Consumer
 from gapless.client.records import Record, TopicPartition
 from gapless.client.stores.sqlite import SqliteStore
 from gapless.errors import UsageError
+from gapless.testing.cluster import Cluster
+from gapless.testing.quiet import quiet_logger
 from tests.client.conftest import Kafka, wait_for
 from tests.client.consuming.helpers import handled, values
 from tests.client.consuming.test_consumer import consumer_of, written
@@ -112,6 +117,49 @@ def test_moving_what_is_not_assigned_is_refused_at_once(embedded: Kafka) -> None
     with pytest.raises(UsageError, match="is closed"):
         consumer.commit()
     assert time.monotonic() - begun < 30
+
+
+class LookupSent(logging.Handler):
+    """Sets an event when librdkafka requests the first or the last offset of a partition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.event = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "querying for logical offset" in record.getMessage():
+            self.event.set()
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_a_seek_is_not_undone_by_a_lookup_sent_before(reset: str) -> None:
+    zero = TopicPartition("t", 0)
+    lookup = LookupSent()
+    logger = logging.Logger("librdkafka")  # noqa: LOG001 - one that only this test has
+    logger.addHandler(lookup)
+    properties = {"auto.offset.reset": reset, "debug": "topic", "logger": logger}
+    # One broker: among several, one that is so slow loses its session and with it the partition.
+    with Cluster(brokers=1) as cluster:
+        cluster.create_topic("t", 1)
+        producer = BareProducer({"bootstrap.servers": cluster.bootstrap, "logger": quiet_logger()})
+
+        def produce(count: int) -> None:
+            for _ in range(count):
+                producer.produce("t", b"value", partition=0)
+            assert producer.flush(30) == 0
+
+        produce(10)
+        with Consumer(cluster.bootstrap, group="g", properties=properties) as consumer:
+            consumer.assign([zero])
+            cluster.slow(1, 300)
+            assert lookup.event.wait(30)
+            consumer.seek(zero, 5)
+            assert [record.offset for record in read(consumer, 5)] == [5, 6, 7, 8, 9]
+            cluster.heal()
+            # librdkafka repeats a lookup 0.5 s after its response. These records are written before that:
+            # if "latest" is looked up again, they are never delivered.
+            produce(5)
+            assert [record.offset for record in read(consumer, 5)] == [10, 11, 12, 13, 14]
 
 
 @pytest.mark.parametrize("has_topics", [False, True])

@@ -42,6 +42,7 @@ class Holding:
         "commits_itself",
         "committed",
         "gone",
+        "has_position",
         "lanes",
         "moved",
         "outage",
@@ -65,6 +66,8 @@ class Holding:
         self.gone = False
         self.committed: int | None = None
         """What the group was last told."""
+        self.has_position = False
+        """Whether librdkafka's lookup of the first offset is known to have ended."""
         self.commits_itself = True
         """Unless the user commits offsets of their own."""
         self.moved = False
@@ -156,6 +159,7 @@ class Backlog:
             if holding.gone:
                 return
             holding.tracker.delivered(_offsets(messages))
+            holding.has_position = True
             self._count(holding, messages, 1)
             lanes = holding.lanes
             if len(lanes) == 1:

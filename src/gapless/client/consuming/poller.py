@@ -54,6 +54,9 @@ _RETAKE_AFTER_S = 0.5
 _HANDLING_S = 0.01
 """How long to wait at a time for workers that may want something."""
 _COMMAND_TIMEOUT_S = 60.0
+_WATERMARKS_TIMEOUT_S = 10.0
+_SEEK_EVERY_S = 0.1
+"""Less than the 0.5 s after which librdkafka repeats an offset lookup whose response came too late."""
 
 _FirstCommit = tuple[Holding, int, "Future[bool]"]
 
@@ -431,6 +434,7 @@ class Poller:
             return
         self._release(dropped)
         holding = self._backlog.add(partition, None)
+        holding.has_position = dropped[0].has_position
         self._pause([holding])
         holding.waiting = True
         holding.target = target
@@ -458,7 +462,11 @@ class Poller:
         if offset is None:
             offset = self._committed_or_reset(holding.partition)
         try:
-            self.consumer.seek(_library(holding.partition, offset))
+            if offset >= 0 and holding.has_position:
+                self.consumer.seek(_library(holding.partition, offset))
+            else:
+                self._seek_after_lookup(holding.partition, offset)
+                holding.has_position = True
         except KafkaException as error:
             # Just assigned: librdkafka may not have begun with it.
             _log.debug("%s cannot be sought yet: %s", holding.partition, error)
@@ -466,6 +474,42 @@ class Poller:
             return
         holding.waiting = False
         self._resume([holding])
+
+    def _seek_after_lookup(self, partition: TopicPartition, offset: int) -> None:
+        """Seek a paused partition whose first offset librdkafka may still be looking up.
+
+        A seek does not cancel a lookup that has been sent. When its response arrives, librdkafka finds it
+        outdated, repeats the lookup 0.5 s later, and then moves the partition from where it was sought to
+        what auto.offset.reset says: records come twice, or with "latest" are never delivered.
+
+        Each seek cancels the lookup that waits to be repeated. So seek until the leader has answered a
+        request that was sent later, on the same connection: then it has answered the lookup too. Its answer
+        also replaces OFFSET_BEGINNING and OFFSET_END, for which a seek would start another lookup.
+        """
+        consumer = self.consumer
+        watermarks: Future[tuple[int, int]] = Future()
+
+        def ask() -> None:
+            try:
+                watermarks.set_result(
+                    consumer.get_watermark_offsets(_library(partition, 0), timeout=_WATERMARKS_TIMEOUT_S)
+                )
+            except BaseException as error:  # noqa: BLE001 - raised in the polling thread
+                watermarks.set_exception(error)
+
+        consumer.seek(_library(partition, max(offset, 0)))
+        thread = threading.Thread(target=ask, name="gapless-watermarks", daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(_SEEK_EVERY_S)
+                consumer.seek(_library(partition, max(offset, 0)))
+        finally:
+            thread.join()  # the consumer must not be closed while a thread uses it
+        low, high = watermarks.result()
+        if offset < 0:
+            offset = high if offset == OFFSET_END else low
+        consumer.seek(_library(partition, offset))
 
     def _committed_or_reset(self, partition: TopicPartition) -> int:
         found = self.consumer.committed([_library(partition, 0)], self._settings.connect_timeout_s)[0]
