@@ -89,7 +89,7 @@ PRIVATE_USES: dict[str, set[str]] = {
         *("storage/test_model.py _RECENT", "storage/test_model.py _LONG_WALK_BYTES"),
     },
     "a fault at a moment that cannot be reached from outside: a death, a hang, a lost answer": {
-        *("broker/test_supervisor.py _News",),
+        *("broker/test_supervisor.py _News", "pipeline/sinks/kafka/test_writer.py _kept"),
         *("client/processes/produce.py _producer", "client/producing/sending.py _producer"),
         *("client/producing/test_transactional.py _source", "client/stores/test_postgres.py _transaction"),
         *("client/stores/test_redis.py _step", "client/stores/worker.py _step"),

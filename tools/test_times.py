@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-INTERVAL_S = 0.1
+INTERVAL_S = 0.25
 SLOWEST = 100
 
 # The first kind of which every word is in a process's command line counts.

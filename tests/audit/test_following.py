@@ -218,6 +218,7 @@ def test_a_look_that_fails_in_the_middle_counts_nothing_twice(
     assert (report.verdict, report.hops[1].counts.present) == (Verdict.CLEAN, 10)
 
 
+@pytest.mark.slow
 def test_records_that_a_sink_need_not_have_leave_no_gaps(bench: Bench) -> None:
     rows, carrier = filled(bench, 100), to_topic(bench)
     carrier.write([row for row in rows if row[1] % 2 == 0 and row[1] != 40])

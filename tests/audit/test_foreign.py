@@ -75,6 +75,7 @@ def test_values_that_cannot_be_cast_are_told_in_one_line(bench: Bench) -> None:
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow_variants("key")
 @pytest.mark.parametrize("by", ["key", None])
 def test_a_cluster_that_dies_while_records_are_compared_cannot_be_read(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, by: str | None

@@ -122,6 +122,7 @@ def test_records_of_a_sink_are_counted_by_time(
     assert told.present == {"a": {begin_ms: 8, begin_ms + 1000: 7, begin_ms + 2000: 11}}
 
 
+@pytest.mark.slow
 def test_a_record_that_the_topic_holds_twice_is_once_in_a_sink_without_duplicates(
     bench: Bench, spark: SparkSession, tmp_path: Path
 ) -> None:

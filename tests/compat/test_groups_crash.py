@@ -77,6 +77,7 @@ def test_commits_survive_a_sigkill(broker: EmbeddedBroker) -> None:
         consumer.close()
 
 
+@pytest.mark.slow_variants("confluent-range")
 @pytest.mark.parametrize("kind", ["confluent-range", "confluent-cooperative", "kafka-python", "aiokafka"])
 def test_members_go_on_when_the_broker_comes_back(kind: str, broker: EmbeddedBroker, tmp_path: Path) -> None:
     """The group is read back with its members: they go on in the same generation, without a rebalance."""

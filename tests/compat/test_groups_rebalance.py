@@ -76,6 +76,7 @@ def all_read(work: Work, *members: Member) -> Callable[[], bool]:
     return lambda: work.sent <= set().union(*(member.read for member in members))
 
 
+@pytest.mark.slow_variants("confluent-range")
 def test_members_come_leave_die_and_come_back(
     kind: str, members: Members, reader: Confluent, new_topic: NewTopic, new_group: NewGroup
 ) -> None:

@@ -226,6 +226,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         )
 
 
+@pytest.mark.slow_variants("plain")
 @pytest.mark.apache
 @pytest.mark.spark
 @pytest.mark.timeout(300)

@@ -25,10 +25,16 @@ class Consuming(Protocol):
 def stop_at_end(consumer: Consuming) -> None:
     """Once the consumer has partitions and has done all that is in them."""
 
+    def has_done_all() -> bool:
+        try:
+            return bool(consumer.assignment()) and sum(consumer.lag().values()) == 0
+        except UsageError:  # a rebalance has taken the partitions away between the two questions
+            return False
+
     def watch() -> None:
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            if consumer.assignment() and sum(consumer.lag().values()) == 0:
+            if has_done_all():
                 break
             time.sleep(0.02)
         consumer.stop()

@@ -1,6 +1,7 @@
 """Producers killed by SIGKILL, at the worst moments and at random: nothing is lost, nothing doubled (C6, B9).
 
-`GAPLESS_KILLS` sets the number of random kills (20 in `make test`, 200 in `make soak`).
+`make test` kills a producer five times. `GAPLESS_KILLS` says how often the other tiers do: 20 times in
+`make test-all`, and 200 times in `make soak`.
 """
 
 from __future__ import annotations
@@ -110,10 +111,11 @@ def test_a_process_that_is_paused_for_longer_than_a_transaction_may_last_goes_on
     assert len(drain(embedded, tmp_path, source)) == 5_000
 
 
+@pytest.mark.parametrize("kills", [5, pytest.param(KILLS, marks=pytest.mark.slow)])
 @pytest.mark.timeout(120 + 10 * KILLS)
-def test_a_producer_killed_at_random_moments(embedded: Kafka, tmp_path: Path) -> None:
+def test_a_producer_killed_at_random_moments(embedded: Kafka, tmp_path: Path, kills: int) -> None:
     """C6: over any number of crashes, across partitions, topics and sessions, compared record by record."""
-    kill_often(embedded, tmp_path, KILLS)
+    kill_often(embedded, tmp_path, kills)
 
 
 @pytest.mark.slow

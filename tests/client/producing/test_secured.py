@@ -88,6 +88,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         )
 
 
+@pytest.mark.slow_variants("spooled")
 @pytest.mark.parametrize(
     "options",
     [{}, {"spool_mode": "always"}, {"semantics": "exactly-once"}],

@@ -132,6 +132,7 @@ def test_a_connection_that_breaks_around_the_commit_is_a_matter_of_trying_again(
     assert found(query) == values(BOTH)
 
 
+@pytest.mark.slow
 def test_the_number_of_tasks_may_change_between_batches(
     context: SinkContext, dsn: str, read: Read, query: Query
 ) -> None:
