@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from gapless.errors import UsageError
+
 PATIENCE_S = 60.0
 QUICK: dict[str, Any] = {"fetch.wait.max.ms": 50, "heartbeat.interval.ms": 200, "session.timeout.ms": 6000}
 """Members that learn of rebalances soon."""
