@@ -28,7 +28,7 @@ demo: $(VENV)/.installed jars/spark/.rehearsed ## the same orders twice, through
 # that ends. tests/services.py decides which tests share a process.
 WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
-test: setup lint ## everything that guards a promise, in ten minutes: what CI runs (PYTEST_ARGS="-k word" for some of it)
+test: setup lint ## everything that guards a promise, in a quarter of an hour: what CI runs (PYTEST_ARGS="-k word" for some of it)
 	$(PYTEST) -m "not slow and not soak" $(PYTEST_ARGS)
 
 # Without the tests of clients that wait for brokers to die, to come back, or to hand partitions over.
