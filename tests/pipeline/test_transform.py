@@ -157,6 +157,7 @@ def test_a_function_runs_with_its_module_also_in_workers(records: DataFrame, fol
     assert values(clean.apply(records)) == [(3, 1103), (4, 1104)]
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_function_is_another_version_when_its_module_or_what_that_imports_changes(folder: Path) -> None:
     settings = "function = 'gapless_test_orders:clean'"
     versions = {transform(settings, folder).version}
