@@ -31,8 +31,8 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-re
 test: setup lint ## everything that guards a promise, in a quarter of an hour: what CI runs (PYTEST_ARGS="-k word" for some of it)
 	$(PYTEST) -m "not slow and not soak" $(PYTEST_ARGS)
 
-# Without the tests of clients that wait for brokers to die, to come back, or to hand partitions over.
-WAITING := $(addprefix tests/client/,test_relay.py $(addprefix consuming/,test_crashes.py test_outages.py test_rebalances.py) \
+# Without the tests of clients that mostly wait: for brokers to die and to come back, for partitions, for time-outs.
+WAITING := $(addprefix tests/client/,test_relay.py $(addprefix consuming/,test_crashes.py test_low_level.py test_outages.py test_rebalances.py) \
 	$(addprefix producing/,test_crashes.py test_fallback.py test_folders.py test_recovery.py test_resending.py test_sealer.py))
 FAST := tests/wire tests/core tests/storage tests/simulator tests/client $(addprefix --ignore=,$(WAITING))
 test-fast: $(VENV)/.installed ## no JVM, no server, in two minutes: run it before each commit
