@@ -21,13 +21,14 @@ Start = Callable[[Callable[[], None]], None]
 class _Entry:
     """One request, from its arrival until it was appended or refused."""
 
-    __slots__ = ("blocking", "keys", "start")
+    __slots__ = ("blocking", "has_left", "keys", "start")
 
     def __init__(self, keys: list[tuple[str, TopicPartition]], start: Start) -> None:
         self.keys = keys
         self.start = start
         self.blocking = 0
         """In how many of its queues another request is ahead of it."""
+        self.has_left = False
 
 
 class ProduceQueues:
@@ -53,21 +54,34 @@ class ProduceQueues:
             self._start(entry)
 
     def _start(self, entry: _Entry) -> None:
-        entry.start(partial(self._leave, entry))
+        try:
+            entry.start(partial(self._leave, entry))
+        except Exception:
+            # The broker survives a request that fails, so those behind it must not wait for it.
+            if not entry.has_left:
+                self._leave(entry)
+            raise
 
     def _leave(self, entry: _Entry) -> None:
         """Take a request out of its queues, and start those that it blocked.
 
         Most of these leave at once. The loop, in place of recursion, keeps the stack flat for a long queue.
         """
+        entry.has_left = True
         self._left.append(entry)
         if self._is_releasing:
             return
         self._is_releasing = True
+        failure: Exception | None = None
         while self._left:
             for follower in self._unblocked(self._left.popleft()):
-                self._start(follower)
+                try:
+                    self._start(follower)
+                except Exception as error:  # noqa: BLE001 - raised below, when all have had their turn
+                    failure = failure or error
         self._is_releasing = False
+        if failure is not None:
+            raise failure
 
     def _unblocked(self, left: _Entry) -> list[_Entry]:
         unblocked = []

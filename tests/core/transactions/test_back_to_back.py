@@ -377,3 +377,23 @@ def test_a_long_queue_is_worked_off_in_order() -> None:
     first[0]()
     assert started == list(range(5000))
     assert len(queues) == 0
+
+
+def fail(_done: Callable[[], None]) -> None:
+    raise ValueError("a bug")
+
+
+def test_a_request_that_fails_does_not_block_those_behind_it() -> None:
+    """The broker survives such a request."""
+    requests = Requests()
+    with pytest.raises(ValueError, match="a bug"):
+        requests.queues.enter("x", [HERE], fail)
+    requests.enter("a", HERE)
+    assert requests.started == ["a"]
+    requests.queues.enter("x", [HERE], fail)  # it waits
+    requests.enter("b", HERE)
+    with pytest.raises(ValueError, match="a bug"):
+        requests.end["a"]()
+    assert requests.started == ["a", "b"]
+    requests.end["b"]()
+    assert len(requests.queues) == 0
