@@ -116,7 +116,7 @@ class TopicFeed:
 
 
 class _Receiver:
-    """Passes a query's batches to a function, until it is released.
+    """Passes a query's batches to a function, until it is released, and fails later batches.
 
     PySpark refers to the function of a query until the JVM collects its own counterpart of it, long after
     the query has ended. That function refers to the whole audit, and so to clients of the cluster.
@@ -126,8 +126,10 @@ class _Receiver:
         self._each: Each | None = each
 
     def __call__(self, rows: DataFrame, _batch: int) -> None:
-        if self._each is not None:
-            self._each(rows)
+        if self._each is None:
+            # Spark must not note this batch as read: nothing has seen it.
+            raise RuntimeError("the batch came after its reader had ended")
+        self._each(rows)
 
     def release(self) -> None:
         self._each = None
